@@ -31,7 +31,7 @@ pub enum ApiError {
     #[error("the answer is larger than {0} bytes")]
     TooLarge(usize),
     /// It sent an object of more values than are decoded.
-    #[error("the answer has an object with more than {0} values")]
+    #[error("the object has more than {0} values")]
     TooMany(usize),
     /// The watch shows more than is kept.
     #[error("the watch shows more than the agent keeps")]

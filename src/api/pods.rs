@@ -529,6 +529,10 @@ fn pod_key(key: &str) -> Option<PodKey> {
     key.split_once('/').map(|(namespace, name)| PodKey::new(namespace, name))
 }
 
+/// What people should know of a pod that is left out.
+pub(super) const LEFT_OUT: &str =
+    "What runs of it goes on as it is; to end it, delete it with --force";
+
 fn left_out_event(key: &PodKey, left_out: &LeftOut) -> Event {
     Event {
         target: EventTarget::Pod {
@@ -538,7 +542,7 @@ fn left_out_event(key: &PodKey, left_out: &LeftOut) -> Event {
         },
         kind: EventKind::Warning,
         reason: "PodTooLarge",
-        message: format!("the node does not read this pod: {}", left_out.why),
+        message: format!("the node leaves this pod out: {}. {LEFT_OUT}", left_out.why),
     }
 }
 

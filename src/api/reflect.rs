@@ -17,16 +17,20 @@
 //! seen last stays published, as it is better than nothing; [`WatchCache::live`] tells the
 //! difference.
 
+mod seen;
+
+pub use seen::{LeftOut, WatchCache, Watched};
+
 use super::{
     ApiError, Link, Pause, REQUEST_DEADLINE,
-    answer::{self, Events, MaybeRead, Unread, WatchEvent},
+    answer::{self, Events, WatchEvent},
     client::{ApiClient, Body, Clients},
     jitter,
 };
 use http::Request;
 use http_body_util::Full;
-use serde::de::DeserializeOwned;
-use std::{collections::BTreeMap, sync::Arc, time::Duration};
+use seen::Seen;
+use std::{sync::Arc, time::Duration};
 use tokio::{sync::watch, time::Instant};
 use tokio_util::sync::CancellationToken;
 
@@ -41,95 +45,9 @@ const ONE_OF_MANY_FOR: Duration = Duration::from_secs(1800);
 const RESYNC: Duration = Duration::from_secs(3600);
 /// A watch that lasted this long was a good one.
 const WORTHWHILE: Duration = Duration::from_secs(5);
-/// What an object takes besides its own memory, roughly, in bytes: its places in two maps.
-const ENTRY_BYTES: usize = 256;
 /// How long the server may take to end a watch, and to send the next object while it sends what
 /// there is at its beginning.
 const GRACE: Duration = Duration::from_secs(30);
-
-/// An object as far as it is of interest here. Whatever else the server sends of it is not kept.
-pub trait Watched: DeserializeOwned + Clone + Send + Sync + 'static {
-    /// The most that all the objects of a watch may weigh together, in bytes. A watch that shows
-    /// more is refused: it is not what the agent asked for.
-    const MAX_WEIGHT: usize;
-    /// Whether the other objects are followed on when one can't be read or does not fit into
-    /// [`Self::MAX_WEIGHT`]. Otherwise the watch fails.
-    const LEAVES_OUT: bool = false;
-
-    /// `namespace/name`, or the name.
-    fn key(&self) -> String;
-
-    /// `metadata.uid`, where [`Self::LEAVES_OUT`].
-    fn uid(&self) -> &str {
-        ""
-    }
-
-    /// What it takes in memory besides the structure itself, roughly, in bytes.
-    fn weight(&self) -> usize;
-
-    /// Shares what it has in common with the object as it was shown before.
-    fn share(&mut self, _previous: &Self) {}
-}
-
-/// What a watch has shown.
-#[derive(Clone, Debug)]
-pub struct WatchCache<T> {
-    /// By [`Watched::key`].
-    pub objects: BTreeMap<String, Arc<T>>,
-    /// The objects that are there and are left out ([`Watched::LEAVES_OUT`]), by their keys.
-    pub left_out: BTreeMap<String, LeftOut>,
-    /// Whether everything was seen at least once.
-    pub whole: bool,
-    /// Whether the watch goes on: what is here is what the server has.
-    pub live: bool,
-    /// Why it does not.
-    pub trouble: Option<String>,
-    /// The same, if the API server is there and refuses the watch or sends more than the agent
-    /// keeps.
-    pub refusal: Option<String>,
-}
-
-/// An object that is left out.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct LeftOut {
-    /// `metadata.uid`
-    pub uid: String,
-    /// For people.
-    pub why: String,
-}
-
-impl<T> Default for WatchCache<T> {
-    fn default() -> Self {
-        let (objects, left_out) = (BTreeMap::new(), BTreeMap::new());
-        Self { objects, left_out, whole: false, live: false, trouble: None, refusal: None }
-    }
-}
-
-impl<T> WatchCache<T> {
-    fn put(&mut self, key: String, found: Found<T>) {
-        match found {
-            Found::Object(object) => {
-                self.left_out.remove(&key);
-                self.objects.insert(key, object);
-            }
-            Found::LeftOut(left_out) => {
-                self.objects.remove(&key);
-                self.left_out.insert(key, left_out);
-            }
-        }
-    }
-
-    fn remove(&mut self, key: &str) {
-        self.objects.remove(key);
-        self.left_out.remove(key);
-    }
-}
-
-/// What is known of an object that is there.
-enum Found<T> {
-    Object(Arc<T>),
-    LeftOut(LeftOut),
-}
 
 /// Keeps a [`WatchCache`] of what a collection has.
 #[derive(Debug)]
@@ -297,7 +215,7 @@ impl<T: Watched> Reflector<T> {
             Begin::InitialEvents => (Seen::default(), String::new()),
             Begin::List => {
                 let (mut seen, version) = list(client, path, published).await?;
-                seen.publish_all(published, manner);
+                publish(published, &mut seen, manner);
                 (seen, version)
             }
             Begin::Resume { seen, version } => (seen, version),
@@ -324,7 +242,7 @@ impl<T: Watched> Reflector<T> {
         let mut next_by = Instant::now() + GRACE;
         loop {
             // A way that loses packets and says nothing is not waited on for ever.
-            let deadline = if seen.coming.is_some() { next_by } else { end };
+            let deadline = if seen.is_whole() { end } else { next_by };
             let Ok(next) = tokio::time::timeout_at(deadline, events.next::<T>()).await else {
                 return Err(ApiError::Late(GRACE));
             };
@@ -343,7 +261,9 @@ impl<T: Watched> Reflector<T> {
                     );
                 }
                 Some(WatchEvent::Changed(read)) => {
-                    if let Some((key, found)) = seen.take(read, published)? {
+                    // Apart, because the picture is borrowed for it.
+                    let change = seen.take(read, &published.borrow())?;
+                    if let Some((key, found)) = change {
                         published.send_modify(|picture| Arc::make_mut(picture).put(key, found));
                     }
                 }
@@ -354,7 +274,7 @@ impl<T: Watched> Reflector<T> {
                 }
                 Some(WatchEvent::Bookmark { initial_end }) => {
                     if initial_end {
-                        seen.publish_all(published, manner);
+                        publish(published, &mut seen, manner);
                     }
                 }
                 Some(WatchEvent::Error(status)) => match status.code {
@@ -389,121 +309,9 @@ impl<T: Watched> Reflector<T> {
     }
 }
 
-/// What a watch, and those before it that it goes on from, have shown, and what that weighs.
-struct Seen<T> {
-    /// What came before everything was shown; `None` from then on.
-    coming: Option<WatchCache<T>>,
-    weights: BTreeMap<String, usize>,
-    weight: usize,
-    since: Instant,
-}
-
-impl<T> Default for Seen<T> {
-    fn default() -> Self {
-        let (coming, weights) = (Some(WatchCache::default()), BTreeMap::new());
-        Self { coming, weights, weight: 0, since: Instant::now() }
-    }
-}
-
-impl<T: Watched> Seen<T> {
-    /// Takes an object; gives it back with its key when it is to be published at once.
-    fn take(
-        &mut self,
-        read: MaybeRead<T>,
-        published: &watch::Sender<Arc<WatchCache<T>>>,
-    ) -> Result<Option<(String, Found<T>)>, ApiError> {
-        let (key, found) = match read {
-            Ok(object) => self.weigh(object, published)?,
-            Err(unread) => {
-                let Unread { key, uid, error } = *unread;
-                (key.clone(), self.leave_out(&key, uid, error)?)
-            }
-        };
-        match &mut self.coming {
-            Some(coming) => {
-                coming.put(key, found);
-                Ok(None)
-            }
-            None => Ok(Some((key, found))),
-        }
-    }
-
-    fn weigh(
-        &mut self,
-        mut object: T,
-        published: &watch::Sender<Arc<WatchCache<T>>>,
-    ) -> Result<(String, Found<T>), ApiError> {
-        share_with_published(&mut object, published);
-        let key = object.key();
-        let weight = object.weight() + size_of::<T>() + 2 * key.len() + ENTRY_BYTES;
-        self.forget_weight(&key);
-        let found = if self.weight.saturating_add(weight) > T::MAX_WEIGHT {
-            self.leave_out(&key, object.uid().to_owned(), ApiError::TooMuch)?
-        } else {
-            self.add_weight(&key, weight);
-            Found::Object(Arc::new(object))
-        };
-        Ok((key, found))
-    }
-
-    /// Leaves an object out, where the watch need not fail over it. What is kept of it weighs, too,
-    /// and may exceed the bound by an eighth.
-    fn leave_out(&mut self, key: &str, uid: String, error: ApiError) -> Result<Found<T>, ApiError> {
-        let why = error.to_string();
-        self.forget_weight(key);
-        self.add_weight(key, 3 * key.len() + uid.len() + why.len() + ENTRY_BYTES);
-        if !T::LEAVES_OUT || key.is_empty() || uid.is_empty() {
-            return Err(error);
-        }
-        if self.weight > T::MAX_WEIGHT + T::MAX_WEIGHT / 8 {
-            return Err(ApiError::TooMuch);
-        }
-        Ok(Found::LeftOut(LeftOut { uid, why }))
-    }
-
-    fn forget_weight(&mut self, key: &str) {
-        self.weight = self.weight.saturating_sub(self.weights.remove(key).unwrap_or_default());
-    }
-
-    fn add_weight(&mut self, key: &str, weight: usize) {
-        self.weights.insert(key.to_owned(), weight);
-        self.weight = self.weight.saturating_add(weight);
-    }
-
-    /// Drops an object; whether that is to be published at once.
-    fn remove(&mut self, key: &str) -> bool {
-        self.forget_weight(key);
-        match &mut self.coming {
-            Some(coming) => {
-                coming.remove(key);
-                false
-            }
-            None => true,
-        }
-    }
-
-    /// Whether another watch may go on from here: everything was shown, not too long ago.
-    fn can_go_on(&self, resync: Duration) -> bool {
-        self.coming.is_none() && self.since.elapsed() < resync
-    }
-
-    /// Publishes everything, the first time.
-    fn publish_all(&mut self, published: &watch::Sender<Arc<WatchCache<T>>>, manner: Manner) {
-        if let Some(all) = self.coming.take() {
-            publish(published, all, manner);
-        }
-    }
-}
-
 async fn in_time<T>(work: impl Future<Output = Result<T, ApiError>>) -> Result<T, ApiError> {
     let late = Err(ApiError::Late(REQUEST_DEADLINE));
     tokio::time::timeout(REQUEST_DEADLINE, work).await.unwrap_or(late)
-}
-
-fn share_with_published<T: Watched>(object: &mut T, published: &watch::Sender<Arc<WatchCache<T>>>) {
-    if let Some(previous) = published.borrow().objects.get(&object.key()) {
-        object.share(previous);
-    }
 }
 
 async fn open(client: &ApiClient, query: &str) -> Result<Body, ApiError> {
@@ -524,19 +332,25 @@ async fn list<T: Watched>(
     let (items, version) = answer::page::<T>(&in_time(text).await?)?;
     let mut seen = Seen::default();
     for item in items {
-        seen.take(item, published)?;
+        seen.take(item, &published.borrow())?;
     }
     Ok((seen, version))
 }
 
-fn publish<T>(published: &watch::Sender<Arc<WatchCache<T>>>, all: WatchCache<T>, manner: Manner) {
+/// Publishes everything, the first time that everything was shown.
+fn publish<T: Watched>(
+    published: &watch::Sender<Arc<WatchCache<T>>>,
+    seen: &mut Seen<T>,
+    manner: Manner,
+) {
+    let Some(all) = seen.take_all() else { return };
     if published.borrow().trouble.is_some() {
         match manner {
             Manner::Alone => tracing::info!("the API server is watched again"),
             Manner::OneOfMany { .. } => tracing::debug!("an object is watched again"),
         }
     }
-    published.send_replace(Arc::new(WatchCache { whole: true, live: true, ..all }));
+    published.send_replace(Arc::new(all));
 }
 
 #[cfg(test)]
@@ -636,86 +450,6 @@ mod tests {
 
     fn names(picture: &WatchCache<k8s::Node>) -> Vec<&str> {
         picture.objects.keys().map(String::as_str).collect()
-    }
-
-    /// An object of a size of its own.
-    #[derive(Clone, Debug, serde::Deserialize)]
-    struct Thing<const LEAVES_OUT: bool> {
-        name: String,
-        weight: usize,
-    }
-
-    impl<const LEAVES_OUT: bool> Watched for Thing<LEAVES_OUT> {
-        const MAX_WEIGHT: usize = 100_000;
-        const LEAVES_OUT: bool = LEAVES_OUT;
-
-        fn key(&self) -> String {
-            self.name.clone()
-        }
-
-        fn weight(&self) -> usize {
-            self.weight
-        }
-
-        fn uid(&self) -> &str {
-            "uid"
-        }
-    }
-
-    fn thing<const LEAVES_OUT: bool>(name: &str, weight: usize) -> MaybeRead<Thing<LEAVES_OUT>> {
-        Ok(Thing { name: name.to_owned(), weight })
-    }
-
-    fn unread<T>(key: &str) -> MaybeRead<T> {
-        let (key, uid) = (key.to_owned(), "uid".to_owned());
-        Err(Box::new(Unread { key, uid, error: ApiError::TooMany(7) }))
-    }
-
-    #[test]
-    fn one_object_that_is_too_large_hides_no_other() {
-        let (published, _) = watch::channel(Arc::default());
-        let mut seen = Seen::default();
-        let mut take = |taken: MaybeRead<Thing<true>>| seen.take(taken, &published).map(drop);
-        assert_eq!(take(thing("first", 60_000)), Ok(()));
-        assert_eq!(take(thing("second", 60_000)), Ok(()));
-        assert_eq!(take(unread("third")), Ok(()));
-        assert_eq!(take(thing("fourth", 10_000)), Ok(()));
-        // It was small enough before.
-        assert_eq!(take(thing("fifth", 1)), Ok(()));
-        assert_eq!(take(thing("fifth", 60_000)), Ok(()));
-        assert_eq!(take(unread("")), Err(ApiError::TooMany(7)), "which one is not known");
-        seen.publish_all(&published, Manner::Alone);
-        let picture = Arc::clone(&published.borrow());
-        assert_eq!(picture.objects.keys().collect::<Vec<_>>(), ["first", "fourth"]);
-        let why: Vec<_> =
-            picture.left_out.iter().map(|(key, one)| (key.as_str(), one.why.as_str())).collect();
-        let too_much = "the watch shows more than the agent keeps";
-        let too_many = "the answer has an object with more than 7 values";
-        assert_eq!(why, [("fifth", too_much), ("second", too_much), ("third", too_many)]);
-        // From now on each change is published at once.
-        let change = seen.take(thing("second", 1), &published).unwrap();
-        let (key, found) = change.unwrap();
-        published.send_modify(|picture| Arc::make_mut(picture).put(key, found));
-        assert!(published.borrow().objects.contains_key("second"));
-        assert!(!published.borrow().left_out.contains_key("second"));
-    }
-
-    #[test]
-    fn a_watch_may_also_fail_over_one_object() {
-        let (published, _) = watch::channel(Arc::default());
-        let mut seen = Seen::default();
-        let mut take = |taken: MaybeRead<Thing<false>>| seen.take(taken, &published).map(drop);
-        assert_eq!(take(unread("first")), Err(ApiError::TooMany(7)));
-        assert_eq!(take(thing("second", 200_000)), Err(ApiError::TooMuch));
-    }
-
-    #[test]
-    fn objects_that_are_left_out_have_a_bound() {
-        let (published, _) = watch::channel(Arc::default());
-        let mut seen = Seen::<Thing<true>>::default();
-        let mut outcomes =
-            (0..1000).map(|n| seen.take(unread(&format!("{n}")), &published).map(drop));
-        assert_eq!(outcomes.find(Result::is_err), Some(Err(ApiError::TooMuch)));
     }
 
     #[tokio::test]

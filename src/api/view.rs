@@ -1,7 +1,7 @@
 //! The view of the cluster for people, assembled from the states that the tasks of this module
 //! publish.
 
-use super::{LeaseState, Link, NodeState, PodsReport, Trouble, WatchCache};
+use super::{LeaseState, Link, NodeState, PodsReport, Trouble, WatchCache, pods::LEFT_OUT};
 use crate::{
     mirror::SeenPod,
     model::{CLIENT_CERTIFICATE, ClusterTrouble, ClusterView, k8s},
@@ -139,8 +139,7 @@ fn notes(pods: &PodsReport) -> impl Iterator<Item = String> {
             "{key} was bound to this node by the API server and does not run: this node runs static pods only (apiPods: false)"
         )
     });
-    let left_out = pods.left_out.iter().map(|(key, why)| {
-        format!("the object of {key} in the API is left out, and what runs of it goes on: {why}")
-    });
+    let left_out =
+        pods.left_out.iter().map(|(key, why)| format!("{key} is left out: {why}. {LEFT_OUT}"));
     refused.chain(declined).chain(left_out)
 }

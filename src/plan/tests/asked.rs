@@ -114,12 +114,7 @@ fn an_agent_that_dies_during_a_restart_finishes_it_once() {
         for step in 1..=6 {
             let mut world = running(&rich());
             restart(&mut world, &ALL);
-            let at = Some(world.count + step);
-            if before {
-                world.die_before = at;
-            } else {
-                world.die_after = at;
-            }
+            world.die_at(world.count + step, before);
             world.run();
             let trace = world.take_trace();
             assert!(trace.contains("agent restarted"), "{before} {step}:{trace}");

@@ -167,12 +167,7 @@ fn an_agent_that_dies_during_a_resize_finishes_it_later() {
     for before in [true, false] {
         let mut world = running(&json!([sized("web", "100m", "64Mi")]));
         edit(&mut world, &json!([sized("web", "100m", "32Mi")]));
-        let resize = Some(world.count + 1);
-        if before {
-            world.die_before = resize;
-        } else {
-            world.die_after = resize;
-        }
+        world.die_at(world.count + 1, before);
         world.run();
         assert_eq!(has(&world, "web"), Some(amounts(100, 32)), "{before}");
         assert_eq!(in_progress(&world), None);
@@ -234,12 +229,7 @@ fn an_agent_that_dies_resizes_a_waiting_pod_later() {
                 world.run();
             }
             edit(&mut world, &json!([sized("web", "200m", "128Mi")]));
-            let at = Some(world.count + step);
-            if before {
-                world.die_before = at;
-            } else {
-                world.die_after = at;
-            }
+            world.die_at(world.count + step, before);
             world.run();
             world.advance(30);
             assert_eq!(cgroup(&world), (Some(200), Some(128)), "{step} {before}");

@@ -100,12 +100,7 @@ fn an_evicted_pod_does_not_begin_again_whenever_the_agent_dies() {
             for lifted in [false, true] {
                 let mut world = running(&web());
                 world.hold = Some(("a".into(), hold("Evicted", HoldStop::Within(10))));
-                let at = Some(world.count + count);
-                if before {
-                    world.die_before = at;
-                } else {
-                    world.die_after = at;
-                }
+                world.die_at(world.count + count, before);
                 world.run();
                 world.restart_agent();
                 if lifted {

@@ -286,6 +286,12 @@ impl World {
         plan
     }
 
+    /// The agent dies at the action with this number: before it, or after it.
+    pub(super) fn die_at(&mut self, number: usize, before: bool) {
+        let death = if before { &mut self.die_before } else { &mut self.die_after };
+        *death = Some(number);
+    }
+
     /// Passes until nothing is left to do: plan, execute, fold, plan again. Ends with a fresh
     /// listing, from which there is nothing to do either.
     pub(super) fn run(&mut self) {

@@ -1,0 +1,292 @@
+//! What a watch has shown, and what that weighs.
+
+use crate::api::{
+    ApiError,
+    answer::{MaybeRead, Unread},
+};
+use serde::de::DeserializeOwned;
+use std::{collections::BTreeMap, sync::Arc, time::Duration};
+use tokio::time::Instant;
+
+/// What an object takes besides its own memory, roughly, in bytes: its places in two maps.
+const ENTRY_BYTES: usize = 256;
+
+/// An object as far as it is of interest here. Whatever else the server sends of it is not kept.
+pub trait Watched: DeserializeOwned + Clone + Send + Sync + 'static {
+    /// The most that all the objects of a watch may weigh together, in bytes. A watch that shows
+    /// more is refused: it is not what the agent asked for.
+    const MAX_WEIGHT: usize;
+    /// Whether the other objects are followed on when one can't be read or does not fit into
+    /// [`Self::MAX_WEIGHT`]. Otherwise the watch fails.
+    const LEAVES_OUT: bool = false;
+
+    /// `namespace/name`, or the name.
+    fn key(&self) -> String;
+
+    /// `metadata.uid`, where [`Self::LEAVES_OUT`].
+    fn uid(&self) -> &str {
+        ""
+    }
+
+    /// What it takes in memory besides the structure itself, roughly, in bytes.
+    fn weight(&self) -> usize;
+
+    /// Shares what it has in common with the object as it was shown before.
+    fn share(&mut self, _previous: &Self) {}
+}
+
+/// What a watch has shown.
+#[derive(Clone, Debug)]
+pub struct WatchCache<T> {
+    /// By [`Watched::key`].
+    pub objects: BTreeMap<String, Arc<T>>,
+    /// The objects that are there and are left out ([`Watched::LEAVES_OUT`]), by their keys.
+    pub left_out: BTreeMap<String, LeftOut>,
+    /// Whether everything was seen at least once.
+    pub whole: bool,
+    /// Whether the watch goes on: what is here is what the server has.
+    pub live: bool,
+    /// Why it does not.
+    pub trouble: Option<String>,
+    /// The same, if the API server is there and refuses the watch or sends more than the agent
+    /// keeps.
+    pub refusal: Option<String>,
+}
+
+/// An object that is left out.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LeftOut {
+    /// `metadata.uid`
+    pub uid: String,
+    /// For people.
+    pub why: String,
+}
+
+impl<T> Default for WatchCache<T> {
+    fn default() -> Self {
+        let (objects, left_out) = (BTreeMap::new(), BTreeMap::new());
+        Self { objects, left_out, whole: false, live: false, trouble: None, refusal: None }
+    }
+}
+
+impl<T> WatchCache<T> {
+    pub(super) fn put(&mut self, key: String, found: Found<T>) {
+        match found {
+            Found::Object(object) => {
+                self.left_out.remove(&key);
+                self.objects.insert(key, object);
+            }
+            Found::LeftOut(left_out) => {
+                self.objects.remove(&key);
+                self.left_out.insert(key, left_out);
+            }
+        }
+    }
+
+    pub(super) fn remove(&mut self, key: &str) {
+        self.objects.remove(key);
+        self.left_out.remove(key);
+    }
+}
+
+/// What is known of an object that is there.
+pub(super) enum Found<T> {
+    Object(Arc<T>),
+    LeftOut(LeftOut),
+}
+
+/// What a watch, and those before it that it goes on from, have shown, and what that weighs.
+pub(super) struct Seen<T> {
+    /// What came before everything was shown; `None` from then on.
+    coming: Option<WatchCache<T>>,
+    weights: BTreeMap<String, usize>,
+    weight: usize,
+    since: Instant,
+}
+
+impl<T> Default for Seen<T> {
+    fn default() -> Self {
+        let (coming, weights) = (Some(WatchCache::default()), BTreeMap::new());
+        Self { coming, weights, weight: 0, since: Instant::now() }
+    }
+}
+
+impl<T: Watched> Seen<T> {
+    /// Takes an object; gives it back with its key when it is to be published at once. It shares
+    /// with `before`, what was published last, what it has in common with it.
+    pub(super) fn take(
+        &mut self,
+        read: MaybeRead<T>,
+        before: &WatchCache<T>,
+    ) -> Result<Option<(String, Found<T>)>, ApiError> {
+        let (key, found) = match read {
+            Ok(object) => self.weigh(object, before)?,
+            Err(unread) => {
+                let Unread { key, uid, error } = *unread;
+                (key.clone(), self.leave_out(&key, uid, error)?)
+            }
+        };
+        match &mut self.coming {
+            Some(coming) => {
+                coming.put(key, found);
+                Ok(None)
+            }
+            None => Ok(Some((key, found))),
+        }
+    }
+
+    fn weigh(
+        &mut self,
+        mut object: T,
+        before: &WatchCache<T>,
+    ) -> Result<(String, Found<T>), ApiError> {
+        let key = object.key();
+        if let Some(previous) = before.objects.get(&key) {
+            object.share(previous);
+        }
+        let weight = object.weight() + size_of::<T>() + 2 * key.len() + ENTRY_BYTES;
+        self.forget_weight(&key);
+        let found = if self.weight.saturating_add(weight) > T::MAX_WEIGHT {
+            self.leave_out(&key, object.uid().to_owned(), ApiError::TooMuch)?
+        } else {
+            self.add_weight(&key, weight);
+            Found::Object(Arc::new(object))
+        };
+        Ok((key, found))
+    }
+
+    /// Leaves an object out, where the watch need not fail over it. What is kept of it weighs, too,
+    /// and may exceed the bound by an eighth.
+    fn leave_out(&mut self, key: &str, uid: String, error: ApiError) -> Result<Found<T>, ApiError> {
+        let why = error.to_string();
+        self.forget_weight(key);
+        self.add_weight(key, 3 * key.len() + uid.len() + why.len() + ENTRY_BYTES);
+        if !T::LEAVES_OUT || key.is_empty() || uid.is_empty() {
+            return Err(error);
+        }
+        if self.weight > T::MAX_WEIGHT + T::MAX_WEIGHT / 8 {
+            return Err(ApiError::TooMuch);
+        }
+        Ok(Found::LeftOut(LeftOut { uid, why }))
+    }
+
+    fn forget_weight(&mut self, key: &str) {
+        self.weight = self.weight.saturating_sub(self.weights.remove(key).unwrap_or_default());
+    }
+
+    fn add_weight(&mut self, key: &str, weight: usize) {
+        self.weights.insert(key.to_owned(), weight);
+        self.weight = self.weight.saturating_add(weight);
+    }
+
+    /// Drops an object; whether that is to be published at once.
+    pub(super) fn remove(&mut self, key: &str) -> bool {
+        self.forget_weight(key);
+        match &mut self.coming {
+            Some(coming) => {
+                coming.remove(key);
+                false
+            }
+            None => true,
+        }
+    }
+
+    /// Whether another watch may go on from here: everything was shown, not too long ago.
+    pub(super) fn can_go_on(&self, resync: Duration) -> bool {
+        self.is_whole() && self.since.elapsed() < resync
+    }
+
+    /// True when everything was shown.
+    pub(super) fn is_whole(&self) -> bool {
+        self.coming.is_none()
+    }
+
+    /// Everything, the first time that it is asked for: it was shown now.
+    pub(super) fn take_all(&mut self) -> Option<WatchCache<T>> {
+        let all = self.coming.take()?;
+        Some(WatchCache { whole: true, live: true, ..all })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "tests")]
+
+    use super::*;
+
+    /// An object of a size of its own.
+    #[derive(Clone, Debug, serde::Deserialize)]
+    struct Thing<const LEAVES_OUT: bool> {
+        name: String,
+        weight: usize,
+    }
+
+    impl<const LEAVES_OUT: bool> Watched for Thing<LEAVES_OUT> {
+        const MAX_WEIGHT: usize = 100_000;
+        const LEAVES_OUT: bool = LEAVES_OUT;
+
+        fn key(&self) -> String {
+            self.name.clone()
+        }
+
+        fn weight(&self) -> usize {
+            self.weight
+        }
+
+        fn uid(&self) -> &str {
+            "uid"
+        }
+    }
+
+    fn thing<const LEAVES_OUT: bool>(name: &str, weight: usize) -> MaybeRead<Thing<LEAVES_OUT>> {
+        Ok(Thing { name: name.to_owned(), weight })
+    }
+
+    fn unread<T>(key: &str) -> MaybeRead<T> {
+        let (key, uid) = (key.to_owned(), "uid".to_owned());
+        Err(Box::new(Unread { key, uid, error: ApiError::TooMany(7) }))
+    }
+
+    #[test]
+    fn one_object_that_is_too_large_hides_no_other() {
+        let (mut seen, nothing) = (Seen::default(), WatchCache::default());
+        let mut take = |taken: MaybeRead<Thing<true>>| seen.take(taken, &nothing).map(drop);
+        assert_eq!(take(thing("first", 60_000)), Ok(()));
+        assert_eq!(take(thing("second", 60_000)), Ok(()));
+        assert_eq!(take(unread("third")), Ok(()));
+        assert_eq!(take(thing("fourth", 10_000)), Ok(()));
+        // It was small enough before.
+        assert_eq!(take(thing("fifth", 1)), Ok(()));
+        assert_eq!(take(thing("fifth", 60_000)), Ok(()));
+        assert_eq!(take(unread("")), Err(ApiError::TooMany(7)), "which one is not known");
+        let mut picture = seen.take_all().unwrap();
+        assert!(picture.whole && picture.live && seen.take_all().is_none());
+        assert_eq!(picture.objects.keys().collect::<Vec<_>>(), ["first", "fourth"]);
+        let why: Vec<_> =
+            picture.left_out.iter().map(|(key, one)| (key.as_str(), one.why.as_str())).collect();
+        let too_much = "the watch shows more than the agent keeps";
+        let too_many = "the object has more than 7 values";
+        assert_eq!(why, [("fifth", too_much), ("second", too_much), ("third", too_many)]);
+        // From now on each change is published at once.
+        let (key, found) = seen.take(thing("second", 1), &picture).unwrap().unwrap();
+        picture.put(key, found);
+        assert!(picture.objects.contains_key("second"));
+        assert!(!picture.left_out.contains_key("second"));
+    }
+
+    #[test]
+    fn a_watch_may_also_fail_over_one_object() {
+        let (mut seen, nothing) = (Seen::default(), WatchCache::default());
+        let mut take = |taken: MaybeRead<Thing<false>>| seen.take(taken, &nothing).map(drop);
+        assert_eq!(take(unread("first")), Err(ApiError::TooMany(7)));
+        assert_eq!(take(thing("second", 200_000)), Err(ApiError::TooMuch));
+    }
+
+    #[test]
+    fn objects_that_are_left_out_have_a_bound() {
+        let (mut seen, nothing) = (Seen::<Thing<true>>::default(), WatchCache::default());
+        let mut outcomes =
+            (0..1000).map(|n| seen.take(unread(&format!("{n}")), &nothing).map(drop));
+        assert_eq!(outcomes.find(Result::is_err), Some(Err(ApiError::TooMuch)));
+    }
+}
