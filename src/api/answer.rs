@@ -4,10 +4,13 @@
 //! values in a text are counted before it is decoded.
 
 use super::{ApiError, Status, client::Body};
-use crate::model::from_json;
+use crate::{mirror::Deletion, model::from_json};
 use http::Response;
 use http_body_util::BodyExt as _;
-use serde::{Deserialize, Serialize, de::DeserializeOwned};
+use serde::{
+    Deserialize, Serialize,
+    de::{DeserializeOwned, IgnoredAny},
+};
 use serde_json::value::RawValue;
 
 /// The largest object, in bytes. etcd takes 1.5 MiB.
@@ -131,8 +134,19 @@ pub(super) type MaybeRead<T> = Result<T, Box<Unread>>;
 pub(super) struct Unread {
     /// `namespace/name`, or the name; empty where not even that can be read.
     pub key: String,
-    pub uid: String,
+    pub head: ObjectHead,
     pub error: ApiError,
+}
+
+/// What is read of the metadata of every object.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ObjectHead {
+    /// `metadata.uid`
+    pub uid: String,
+    /// `metadata.resourceVersion`: grows with every write to the API server.
+    pub version: u64,
+    /// Somebody deleted it.
+    pub deletion: Option<Deletion>,
 }
 
 /// A list, with its items as text.
@@ -164,7 +178,7 @@ pub(super) fn page<T: DeserializeOwned>(
 fn read<T: DeserializeOwned>(text: &[u8], metadata: impl FnOnce() -> Metadata) -> MaybeRead<T> {
     object(text).map_err(|error| {
         let metadata = metadata();
-        Box::new(Unread { key: metadata.key(), uid: metadata.uid, error })
+        Box::new(Unread { key: metadata.key(), head: metadata.into_head(), error })
     })
 }
 
@@ -280,6 +294,9 @@ struct Metadata {
     namespace: Option<String>,
     uid: String,
     resource_version: String,
+    deletion_timestamp: Option<IgnoredAny>,
+    deletion_grace_period_seconds: Option<i64>,
+    finalizers: Vec<IgnoredAny>,
     annotations: EventAnnotations,
 }
 
@@ -290,6 +307,16 @@ impl Metadata {
             Some(namespace) => format!("{namespace}/{}", self.name),
             None => self.name.clone(),
         }
+    }
+
+    fn into_head(self) -> ObjectHead {
+        let deletion = Deletion::new(
+            self.deletion_timestamp.is_some(),
+            self.deletion_grace_period_seconds,
+            !self.finalizers.is_empty(),
+        );
+        let version = self.resource_version.parse().unwrap_or_default();
+        ObjectHead { uid: self.uid, version, deletion }
     }
 }
 
@@ -354,10 +381,15 @@ mod tests {
     #[tokio::test]
     async fn of_an_object_with_too_many_values_the_name_is_read() {
         let wide = format!("\"spec\": [{}0]", "{},".repeat(MAX_VALUES));
-        let metadata = "\"metadata\": {\"namespace\": \"a\", \"name\": \"b\", \"uid\": \"u\"}";
+        let metadata = "\"metadata\": {\"namespace\": \"a\", \"name\": \"b\", \"uid\": \"u\", \"resourceVersion\": \"6\", \
+            \"deletionTimestamp\": \"2026-01-01T00:00:00Z\", \"deletionGracePeriodSeconds\": 7, \"finalizers\": [\"x/y\"]}";
         let unread = || Unread {
             key: "a/b".to_owned(),
-            uid: "u".to_owned(),
+            head: ObjectHead {
+                uid: "u".to_owned(),
+                version: 6,
+                deletion: Some(Deletion { seconds: 7, held: false }),
+            },
             error: ApiError::TooMany(MAX_VALUES),
         };
         let lines = format!(

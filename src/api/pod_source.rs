@@ -4,6 +4,7 @@ use super::WatchCache;
 use crate::{
     desired::SourceSnapshot,
     mirror::{SeenPod, bound_pods, wants_the_same},
+    model::CollectOrdered as _,
 };
 use std::sync::Arc;
 use tokio::sync::watch;
@@ -27,10 +28,10 @@ impl PodSourceTask {
             let seen = Arc::clone(&self.seen.borrow_and_update());
             if seen.whole {
                 let before = Arc::clone(&self.published.borrow());
-                let wanted = bound_pods(seen.objects.values(), &before, |pod| {
-                    let left_out = seen.left_out.get(&pod.key.to_string());
-                    left_out.is_some_and(|left_out| left_out.uid == pod.uid.as_str())
-                });
+                let left_out =
+                    seen.left_out.values().map(|one| (one.head.uid.as_str(), one.head.deletion));
+                let wanted =
+                    bound_pods(seen.objects.values(), &before, &left_out.collect_ordered());
                 self.published.send_if_modified(|published| {
                     let changed = !wants_the_same(published, &wanted);
                     if changed {

@@ -12,7 +12,10 @@
 
 mod requests;
 
-use super::{LeftOut, Link, Pause, Trouble, WatchCache, Watched, answer};
+use super::{
+    LeftOut, Link, Pause, Trouble, WatchCache, Watched,
+    answer::{self, ObjectHead},
+};
 use crate::{
     clock,
     metrics::metrics,
@@ -51,8 +54,9 @@ impl Watched for SeenPod {
         self.key.as_ref().map(ToString::to_string).unwrap_or_default()
     }
 
-    fn uid(&self) -> &str {
-        &self.uid
+    fn head(&self) -> ObjectHead {
+        let Self { uid, version, deletion, .. } = self;
+        ObjectHead { uid: uid.clone(), version: *version, deletion: *deletion }
     }
 
     fn weight(&self) -> usize {
@@ -244,9 +248,12 @@ impl PodsTask {
 
     fn take_in_picture(&mut self) {
         let picture = Arc::clone(&self.inputs.picture.borrow_and_update());
+        let unread: Vec<Arc<SeenPod>> =
+            picture.left_out.iter().filter_map(|(key, one)| deleted_unread(key, one)).collect();
         let shown: BTreeMap<&PodKey, &Arc<SeenPod>> = picture
             .objects
             .values()
+            .chain(&unread)
             .filter_map(|pod| Some((pod.key.as_ref()?, pod)))
             .collect_ordered();
         for (key, pod) in &mut self.pods {
@@ -257,13 +264,16 @@ impl PodsTask {
         }
         for (key, seen) in shown {
             let pod = self.pods.entry(key.clone()).or_default();
-            if pod.shown.as_ref().is_none_or(|last| !Arc::ptr_eq(last, seen)) {
+            let same =
+                |last: &Arc<SeenPod>| Arc::ptr_eq(last, seen) || (seen.unread && last == seen);
+            if !pod.shown.as_ref().is_some_and(same) {
                 pod.shown = Some(Arc::clone(seen));
                 enqueue(&mut self.queue, key, pod);
             }
         }
         for (key, left_out) in &picture.left_out {
-            let known = self.left_out.get(key).is_some_and(|known| known.uid == left_out.uid);
+            let uid = &left_out.head.uid;
+            let known = self.left_out.get(key).is_some_and(|known| known.head.uid == *uid);
             if let (false, Some(key)) = (known, pod_key(key)) {
                 (self.inputs.events)(left_out_event(&key, left_out));
             }
@@ -529,15 +539,20 @@ fn pod_key(key: &str) -> Option<PodKey> {
     key.split_once('/').map(|(namespace, name)| PodKey::new(namespace, name))
 }
 
+/// A pod that is left out and was deleted.
+fn deleted_unread(key: &str, left_out: &LeftOut) -> Option<Arc<SeenPod>> {
+    let ObjectHead { uid, version, deletion } = &left_out.head;
+    Some(Arc::new(SeenPod::unread(pod_key(key)?, uid.clone(), *version, (*deletion)?)))
+}
+
 /// What people should know of a pod that is left out.
-pub(super) const LEFT_OUT: &str =
-    "What runs of it goes on as it is; to end it, delete it with --force";
+pub(super) const LEFT_OUT: &str = "What runs of it goes on as it is, until it is deleted";
 
 fn left_out_event(key: &PodKey, left_out: &LeftOut) -> Event {
     Event {
         target: EventTarget::Pod {
             key: key.clone(),
-            uid: left_out.uid.as_str().into(),
+            uid: left_out.head.uid.as_str().into(),
             field_path: None,
         },
         kind: EventKind::Warning,

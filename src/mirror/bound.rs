@@ -1,6 +1,6 @@
 //! Pods that the API server has bound to this node, as a source of pods.
 
-use super::SeenPod;
+use super::{Deletion, SeenPod};
 use crate::{
     desired::{Knowledge, SourceSnapshot},
     model::{
@@ -77,27 +77,34 @@ fn revision(pod: &k8s::Pod) -> Box<str> {
     short_digest(&text).into()
 }
 
-/// What the API server wants, once it was seen as a whole. A pod of `before` that `is_left_out`
-/// because its object is not read stays as it is there.
+/// What the API server wants, once it was seen as a whole. A pod of `before` whose object is left
+/// out because it is too large stays as it is there, or ends when it was deleted: `left_out` has
+/// its uid and its deletion.
 pub fn bound_pods<'a>(
     seen: impl Iterator<Item = &'a Arc<SeenPod>>,
     before: &SourceSnapshot,
-    is_left_out: impl Fn(&DesiredPod) -> bool,
+    left_out: &BTreeMap<&str, Option<Deletion>>,
 ) -> SourceSnapshot {
     let (mut pods, mut ends) = (Vec::new(), BTreeMap::new());
     let mut unconfirmed = BTreeSet::new();
     for seen in seen {
         let Some(desired) = &seen.desired else { continue };
         let phase = TerminalPhase::of(&seen.status);
-        if seen.deletion_seconds.is_some() || phase.is_some() {
-            let end = PodEnd { deleted: seen.deletion_seconds, phase };
+        let deleted = seen.deletion.map(|deletion| deletion.seconds);
+        if deleted.is_some() || phase.is_some() {
+            let end = PodEnd { deleted, phase };
             ends.insert(desired.key.clone(), end);
         }
         pods.push(Arc::clone(desired));
     }
-    for pod in before.pods.iter().filter(|pod| is_left_out(pod)) {
+    for pod in &before.pods {
+        let Some(deletion) = left_out.get(pod.uid.as_str()) else { continue };
         let key = &pod.key;
-        ends.extend(before.ends.get(key).map(|end| (key.clone(), *end)));
+        let mut end = before.ends.get(key).copied().unwrap_or_default();
+        end.deleted = deletion.map(|deletion| deletion.seconds).or(end.deleted);
+        if end != PodEnd::default() {
+            ends.insert(key.clone(), end);
+        }
         unconfirmed.extend(before.unconfirmed.get(key).cloned());
         pods.push(Arc::clone(pod));
     }

@@ -85,8 +85,8 @@ impl MirrorMemory {
     }
 
     /// Decides what is next. `gone` tells whether there is known to be no static pod of a uid under
-    /// this name: it is gone, or it has another name. It is asked only where no static pod has the
-    /// name.
+    /// this name: it is gone, or it has another name. It is asked of static pods only where none
+    /// has the name, and of a pod whose object is not read.
     pub fn plan(
         &mut self,
         sight: &Sight<'_>,
@@ -104,8 +104,10 @@ impl MirrorMemory {
             view: sight.view,
             seen: seen.as_deref(),
             node: sight.node,
-            gone: sight.view.is_none()
-                && seen.as_ref().and_then(|pod| pod.mirrors.as_ref()).is_some_and(gone),
+            gone: seen.as_ref().is_some_and(|pod| match &pod.mirrors {
+                Some(uid) => sight.view.is_none() && gone(uid),
+                None => pod.unread && gone(&pod.uid.as_str().into()),
+            }),
             refusals: &self.refusals.1,
             runs_api_pods: sight.runs_api_pods,
         });
@@ -115,7 +117,7 @@ impl MirrorMemory {
         if let (MirrorStep::Wait(_), Some((pod, view))) = (&step, own.zip(sight.view)) {
             step = last_deletion(pod, view).unwrap_or(step);
         }
-        let delay = match seen.as_ref().is_some_and(|pod| pod.deleting) {
+        let delay = match seen.as_ref().is_some_and(|pod| pod.deletion.is_some()) {
             true => MINOR_DELAY_AT_END,
             false => MINOR_DELAY,
         };
@@ -180,7 +182,7 @@ impl MirrorMemory {
         self.answers = match &step {
             // Made by another, or by an earlier agent.
             MirrorStep::Delete { uid, .. } => {
-                self.made.as_ref() != Some(uid) && seen.is_some_and(|seen| !seen.deleting)
+                self.made.as_ref() != Some(uid) && seen.is_some_and(|seen| seen.deletion.is_none())
             }
             MirrorStep::PatchStatus { .. } => {
                 self.said[1] = sight.view.map(|view| Arc::clone(&view.status));
@@ -221,7 +223,7 @@ impl MirrorMemory {
                 self.futile = Some((pod.version, hash(step)));
                 self.told.wrote(Arc::clone(pod), now);
             }
-            (MirrorStep::Delete { .. }, Answer::Pod(pod)) if pod.held => {
+            (MirrorStep::Delete { .. }, Answer::Pod(pod)) if pod.is_held() => {
                 self.told.wrote(Arc::clone(pod), now);
             }
             (

@@ -29,7 +29,7 @@ pub use memory::{Answer, MirrorMemory, Next, Sight};
 pub use plan::{Case, MirrorStep, plan};
 pub use pod::mirror_pod;
 pub use refusal::{Denial, MirrorRefusal, Refusals};
-pub use seen::SeenPod;
+pub use seen::{Deletion, SeenPod};
 
 #[cfg(test)]
 mod tests;

@@ -17,8 +17,8 @@ pub struct Case<'a> {
     pub seen: Option<&'a SeenPod>,
     /// This node; `None` while it is not registered.
     pub node: Option<&'a NodeRef>,
-    /// The static pod that `seen` claims to mirror is known to be gone, to the last of its
-    /// containers, or to have another name. Without that a missing view only means that the agent
+    /// The static pod that `seen` claims to mirror, or the pod itself where its object is not read,
+    /// is known to be gone, to the last of its containers, or to have another name. Without that a missing view only means that the agent
     /// does not know yet.
     pub gone: bool,
     /// What the API server refused of this revision.
@@ -95,6 +95,9 @@ impl MirrorStep {
 #[must_use]
 pub fn plan(case: &Case<'_>) -> MirrorStep {
     let Some(seen) = case.seen else { return create(case) };
+    if seen.unread {
+        return of_unread(case, seen);
+    }
     if seen.mirrors.is_none() {
         return match case.view {
             Some(view) if case.runs_api_pods && view.uid.as_str() == seen.uid => of_api(seen, view),
@@ -105,7 +108,7 @@ pub fn plan(case: &Case<'_>) -> MirrorStep {
         };
     }
     let delete = |why| MirrorStep::Delete { uid: seen.uid.clone(), why };
-    if seen.held {
+    if seen.is_held() {
         return MirrorStep::Wait(
             "the mirror pod is deleted and waits for its finalizers".to_owned(),
         );
@@ -116,7 +119,7 @@ pub fn plan(case: &Case<'_>) -> MirrorStep {
             false => MirrorStep::Nothing,
         };
     };
-    if seen.deleting {
+    if seen.deletion.is_some() {
         return delete("another client deleted it");
     }
     // Of a pod whose spec is lost only the name is known.
@@ -164,7 +167,9 @@ fn of_api(seen: &SeenPod, view: &PodView) -> MirrorStep {
 /// The last deletion of a pod of the API server, which lets the object go: nothing of the pod is
 /// left that could do harm.
 pub(super) fn last_deletion(seen: &SeenPod, view: &PodView) -> Option<MirrorStep> {
-    let due = seen.deleting && !seen.held && view.stopped && view.uid.as_str() == seen.uid;
+    let due = seen.deletion.is_some_and(|deletion| !deletion.held)
+        && view.stopped
+        && view.uid.as_str() == seen.uid;
     due.then(|| MirrorStep::Delete { uid: seen.uid.clone(), why: "it was deleted and has ended" })
 }
 
@@ -184,10 +189,10 @@ fn create(case: &Case<'_>) -> MirrorStep {
 /// A pod that somebody bound to this node. Nothing of it runs here, so its deletion is complete as
 /// soon as it is asked for.
 fn not_ours(case: &Case<'_>, seen: &SeenPod) -> MirrorStep {
-    if seen.held {
+    if seen.is_held() {
         MirrorStep::Nothing
-    } else if seen.deleting {
-        MirrorStep::Delete { uid: seen.uid.clone(), why: "it was deleted and does not run here" }
+    } else if seen.deletion.is_some() {
+        delete_unknown(seen)
     } else if case.view.is_some() {
         MirrorStep::Wait(format!("the API has a pod {} that is not its mirror", case.key))
     } else if status::is_final(&seen.status) {
@@ -195,6 +200,20 @@ fn not_ours(case: &Case<'_>, seen: &SeenPod) -> MirrorStep {
     } else {
         MirrorStep::Decline { uid: seen.uid.clone() }
     }
+}
+
+/// A pod whose object is too large. Whatever it is, it goes when it is deleted and nothing of it
+/// runs here.
+fn of_unread(case: &Case<'_>, seen: &SeenPod) -> MirrorStep {
+    match case.view.filter(|view| view.uid.as_str() == seen.uid) {
+        Some(view) => last_deletion(seen, view).unwrap_or(MirrorStep::Nothing),
+        None if case.gone && seen.deletion.is_some() && !seen.is_held() => delete_unknown(seen),
+        None => MirrorStep::Nothing,
+    }
+}
+
+fn delete_unknown(seen: &SeenPod) -> MirrorStep {
+    MirrorStep::Delete { uid: seen.uid.clone(), why: "it was deleted and does not run here" }
 }
 
 /// Why a mirror can't become what it should be.

@@ -28,19 +28,50 @@ pub struct SeenPod {
     /// Uid of the Node that it belongs to.
     pub owner: Option<String>,
     /// Somebody deleted it; it is there until this node agrees.
-    pub deleting: bool,
-    /// It is deleted as far as the node is concerned, and there until others remove their
-    /// finalizers.
-    pub held: bool,
-    /// `metadata.deletionGracePeriodSeconds` of a pod that was deleted.
-    pub deletion_seconds: Option<u32>,
+    pub deletion: Option<Deletion>,
     /// What is to run; `None` for a mirror.
     pub desired: Option<Arc<DesiredPod>>,
     /// What the API server has for a status.
     pub status: k8s::PodStatus,
+    /// Its object is too large: besides its name, uid and deletion nothing of it was read.
+    pub unread: bool,
+}
+
+/// How a pod was deleted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Deletion {
+    /// `metadata.deletionGracePeriodSeconds`
+    pub seconds: u32,
+    /// It is deleted as far as the node is concerned, and there until others remove their
+    /// finalizers.
+    pub held: bool,
+}
+
+impl Deletion {
+    /// From `metadata`: whether there is a `deletionTimestamp`, `deletionGracePeriodSeconds`, and
+    /// whether there are `finalizers`.
+    #[must_use]
+    pub fn new(deleted: bool, seconds: Option<i64>, finalizers: bool) -> Option<Self> {
+        let held = finalizers && seconds == Some(0);
+        let seconds = u32::try_from(seconds.unwrap_or_default().max(0)).unwrap_or(u32::MAX);
+        deleted.then_some(Self { seconds, held })
+    }
 }
 
 impl SeenPod {
+    /// A pod that was deleted and of which no more is read.
+    #[must_use]
+    pub fn unread(key: PodKey, uid: String, version: u64, deletion: Deletion) -> Self {
+        let (key, deletion) = (Some(key), Some(deletion));
+        Self { key, uid, version, deletion, unread: true, ..Self::default() }
+    }
+
+    /// Whether others keep the object of a deleted pod.
+    #[must_use]
+    pub fn is_held(&self) -> bool {
+        self.deletion.is_some_and(|deletion| deletion.held)
+    }
+
     /// Shares the pod when both objects have the same revision, so that an object that is sent
     /// again with another status does not take twice the memory.
     pub fn share(&mut self, previous: &Self) {
@@ -76,11 +107,12 @@ impl<'de> Deserialize<'de> for SeenPod {
         let annotation = |name: &str| metadata.annotations.as_ref()?.get(name).cloned();
         let owners = metadata.owner_references.iter().flatten();
         let mut nodes = owners.filter(|owner| owner.kind == "Node").map(|owner| owner.uid.clone());
-        let deleting = metadata.deletion_timestamp.is_some();
-        let finalizers = metadata.finalizers.as_ref().is_some_and(|all| !all.is_empty());
+        let deletion = Deletion::new(
+            metadata.deletion_timestamp.is_some(),
+            metadata.deletion_grace_period_seconds,
+            metadata.finalizers.as_ref().is_some_and(|all| !all.is_empty()),
+        );
         let mirrors = annotation(MIRROR).map(PodUid::from);
-        let deletion_seconds = metadata.deletion_grace_period_seconds.unwrap_or_default();
-        let deletion_seconds = u32::try_from(deletion_seconds.max(0)).unwrap_or(u32::MAX);
         let mut status = status.unwrap_or_default();
         leave_out_empty(&mut status);
         let desired = spec
@@ -89,16 +121,15 @@ impl<'de> Deserialize<'de> for SeenPod {
             .map(Arc::new);
         Ok(Self {
             mirrors,
-            deletion_seconds: deleting.then_some(deletion_seconds),
             desired,
             revision: annotation(REVISION_ANNOTATION),
             owner: nodes.next(),
-            deleting,
-            held: deleting && finalizers && metadata.deletion_grace_period_seconds == Some(0),
+            deletion,
             version: metadata.resource_version.and_then(|v| v.parse().ok()).unwrap_or_default(),
             key: metadata.namespace.zip(metadata.name).map(|(ns, name)| PodKey::new(&ns, &name)),
             uid: metadata.uid.unwrap_or_default(),
             status,
+            unread: false,
         })
     }
 }
@@ -143,10 +174,9 @@ mod tests {
             mirrors: Some("abc".into()),
             revision: Some("r1".to_owned()),
             owner: Some("node-1".to_owned()),
-            deleting: true,
-            held: true,
-            deletion_seconds: Some(0),
+            deletion: Some(Deletion { seconds: 0, held: true }),
             desired: None,
+            unread: false,
             status: k8s::PodStatus {
                 phase: Some("Running".to_owned()),
                 qos_class: Some("BestEffort".to_owned()),
@@ -173,6 +203,6 @@ mod tests {
         let object =
             json!({"metadata": {"name": "a", "namespace": "b", "finalizers": ["x/y"]}, "spec": {}});
         let pod: SeenPod = serde_json::from_value(object).unwrap();
-        assert_eq!((pod.mirrors, pod.owner, pod.deleting, pod.held), (None, None, false, false));
+        assert_eq!((pod.mirrors, pod.owner, pod.deletion), (None, None, None));
     }
 }

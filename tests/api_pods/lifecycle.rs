@@ -255,7 +255,7 @@ fn a_pod_that_is_too_large_hides_no_other() {
     node.wait_pod_ready("after-restart");
     assert_eq!((node.running("grows"), node.running("wide")), (running, Vec::new()));
     for name in ["wide", "grows"] {
-        node.admin().delete(&format!("{PODS}/{name}")).unwrap().ok();
+        node.delete(name);
         node.wait_pod_gone(name);
     }
     node.finish();

@@ -32,7 +32,7 @@ pub(super) async fn carry_out(client: &ApiClient, key: &PodKey, step: &MirrorSte
         // The pod as it was last, or a Status: only what is still there is of interest.
         let deleted = Box::pin(call::<Value>(client, verb, &path, body.as_ref())).await;
         deleted.map(|object| match serde_json::from_value::<SeenPod>(object) {
-            Ok(pod) if pod.held => Answer::Pod(Arc::new(pod)),
+            Ok(pod) if pod.is_held() => Answer::Pod(Arc::new(pod)),
             Ok(_) | Err(_) => Answer::Gone,
         })
     } else {

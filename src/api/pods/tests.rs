@@ -1,7 +1,7 @@
 //! The task against an API server of a few lines in this process.
 
 use super::*;
-use crate::{api::Clients, model::k8s};
+use crate::{api::Clients, mirror::Deletion, model::k8s};
 use http::Method;
 use serde_json::{Value, json};
 use std::sync::Mutex;
@@ -264,15 +264,37 @@ async fn a_webhook_in_the_way_of_one_pod_is_no_trouble_of_the_server() {
     bench.tasks.shutdown().await;
 }
 
+/// Shows one pod, and that it is left out.
+fn show_left_out(bench: &Bench, uid: &str, deletion: Option<Deletion>) {
+    let head = ObjectHead { uid: uid.to_owned(), version: 1, deletion };
+    let one = LeftOut { head, why: "it is too large".to_owned() };
+    let left_out = BTreeMap::from([("shop/wide".to_owned(), one)]);
+    let picture = WatchCache { left_out, whole: true, live: true, ..WatchCache::default() };
+    bench.picture.send_replace(Arc::new(picture));
+}
+
+#[tokio::test]
+async fn a_pod_that_is_left_out_goes_when_it_is_deleted() {
+    let mut bench = Bench::new(None);
+    show_left_out(&bench, "u1", None);
+    bench.known.send_replace(Arc::new(Known { complete: true, ..Known::default() }));
+    bench.until(|report| !report.left_out.is_empty()).await;
+    assert_eq!(bench.requests(), [""; 0]);
+    show_left_out(&bench, "u1", Some(Deletion { seconds: 30, held: false }));
+    let deleted = async {
+        while bench.requests() != ["DELETE /api/v1/namespaces/shop/pods/wide"] {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    };
+    let in_time = tokio::time::timeout(Duration::from_secs(20), deleted).await;
+    assert!(in_time.is_ok(), "{:?}", bench.requests());
+    bench.tasks.shutdown().await;
+}
+
 #[tokio::test]
 async fn a_pod_that_is_left_out_is_told_once() {
     let mut bench = Bench::new(None);
-    let left_out = |uid: &str| LeftOut { uid: uid.to_owned(), why: "it is too large".to_owned() };
-    let show = |bench: &Bench, uid: &str| {
-        let left_out = BTreeMap::from([("shop/wide".to_owned(), left_out(uid))]);
-        let picture = WatchCache { left_out, whole: true, live: true, ..WatchCache::default() };
-        bench.picture.send_replace(Arc::new(picture));
-    };
+    let show = |bench: &Bench, uid: &str| show_left_out(bench, uid, None);
     let told = |bench: &Bench| {
         let events = bench.events.lock().unwrap();
         events.iter().filter(|event| event.reason == "PodTooLarge").count()

@@ -2,7 +2,7 @@
 
 use crate::api::{
     ApiError,
-    answer::{MaybeRead, Unread},
+    answer::{MaybeRead, ObjectHead, Unread},
 };
 use serde::de::DeserializeOwned;
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
@@ -23,9 +23,9 @@ pub trait Watched: DeserializeOwned + Clone + Send + Sync + 'static {
     /// `namespace/name`, or the name.
     fn key(&self) -> String;
 
-    /// `metadata.uid`, where [`Self::LEAVES_OUT`].
-    fn uid(&self) -> &str {
-        ""
+    /// What stays known of it when it is left out, where [`Self::LEAVES_OUT`].
+    fn head(&self) -> ObjectHead {
+        ObjectHead::default()
     }
 
     /// What it takes in memory besides the structure itself, roughly, in bytes.
@@ -56,8 +56,7 @@ pub struct WatchCache<T> {
 /// An object that is left out.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LeftOut {
-    /// `metadata.uid`
-    pub uid: String,
+    pub head: ObjectHead,
     /// For people.
     pub why: String,
 }
@@ -122,8 +121,8 @@ impl<T: Watched> Seen<T> {
         let (key, found) = match read {
             Ok(object) => self.weigh(object, before)?,
             Err(unread) => {
-                let Unread { key, uid, error } = *unread;
-                (key.clone(), self.leave_out(&key, uid, error)?)
+                let Unread { key, head, error } = *unread;
+                (key.clone(), self.leave_out(&key, head, error)?)
             }
         };
         match &mut self.coming {
@@ -147,7 +146,7 @@ impl<T: Watched> Seen<T> {
         let weight = object.weight() + size_of::<T>() + 2 * key.len() + ENTRY_BYTES;
         self.forget_weight(&key);
         let found = if self.weight.saturating_add(weight) > T::MAX_WEIGHT {
-            self.leave_out(&key, object.uid().to_owned(), ApiError::TooMuch)?
+            self.leave_out(&key, object.head(), ApiError::TooMuch)?
         } else {
             self.add_weight(&key, weight);
             Found::Object(Arc::new(object))
@@ -157,17 +156,22 @@ impl<T: Watched> Seen<T> {
 
     /// Leaves an object out, where the watch need not fail over it. What is kept of it weighs, too,
     /// and may exceed the bound by an eighth.
-    fn leave_out(&mut self, key: &str, uid: String, error: ApiError) -> Result<Found<T>, ApiError> {
+    fn leave_out(
+        &mut self,
+        key: &str,
+        head: ObjectHead,
+        error: ApiError,
+    ) -> Result<Found<T>, ApiError> {
         let why = error.to_string();
         self.forget_weight(key);
-        self.add_weight(key, 3 * key.len() + uid.len() + why.len() + ENTRY_BYTES);
-        if !T::LEAVES_OUT || key.is_empty() || uid.is_empty() {
+        self.add_weight(key, 3 * key.len() + head.uid.len() + why.len() + ENTRY_BYTES);
+        if !T::LEAVES_OUT || key.is_empty() || head.uid.is_empty() {
             return Err(error);
         }
         if self.weight > T::MAX_WEIGHT + T::MAX_WEIGHT / 8 {
             return Err(ApiError::TooMuch);
         }
-        Ok(Found::LeftOut(LeftOut { uid, why }))
+        Ok(Found::LeftOut(LeftOut { head, why }))
     }
 
     fn forget_weight(&mut self, key: &str) {
@@ -233,9 +237,13 @@ mod tests {
             self.weight
         }
 
-        fn uid(&self) -> &str {
-            "uid"
+        fn head(&self) -> ObjectHead {
+            head()
         }
+    }
+
+    fn head() -> ObjectHead {
+        ObjectHead { uid: "uid".to_owned(), ..ObjectHead::default() }
     }
 
     fn thing<const LEAVES_OUT: bool>(name: &str, weight: usize) -> MaybeRead<Thing<LEAVES_OUT>> {
@@ -243,8 +251,7 @@ mod tests {
     }
 
     fn unread<T>(key: &str) -> MaybeRead<T> {
-        let (key, uid) = (key.to_owned(), "uid".to_owned());
-        Err(Box::new(Unread { key, uid, error: ApiError::TooMany(7) }))
+        Err(Box::new(Unread { key: key.to_owned(), head: head(), error: ApiError::TooMany(7) }))
     }
 
     #[test]

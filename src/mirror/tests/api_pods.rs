@@ -27,7 +27,7 @@ fn object(uid: &str, phase: &str) -> SeenPod {
 }
 
 fn deleted(seen: SeenPod) -> SeenPod {
-    SeenPod { deleting: true, deletion_seconds: Some(30), ..seen }
+    SeenPod { deletion: Some(DELETION), ..seen }
 }
 
 fn decide_api(view: Option<&PodView>, seen: Option<&SeenPod>) -> String {
@@ -99,9 +99,42 @@ fn the_last_deletion_waits_for_the_status_and_the_end_of_the_pod() {
 }
 
 #[test]
+fn an_unread_pod_goes_when_it_is_deleted_and_nothing_of_it_runs() {
+    const ENDED: &str = "delete u1: it was deleted and has ended";
+    const UNKNOWN: &str = "delete u1: it was deleted and does not run here";
+    let unread = |deletion| SeenPod::unread(key(), "u1".to_owned(), 8, deletion);
+    let view = |uid, stopped| PodView { stopped, ..running(uid, "Failed") };
+    let decide = |view: Option<PodView>, deletion, gone| {
+        let (node, refusals, seen) = (node("node-1"), Refusals::default(), unread(deletion));
+        in_words(plan(&Case {
+            key: &key(),
+            view: view.as_ref(),
+            seen: Some(&seen),
+            node: Some(&node),
+            gone,
+            refusals: &refusals,
+            runs_api_pods: true,
+        }))
+    };
+    for (view, deletion, gone, expected) in [
+        (Some(view("u1", false)), DELETION, false, "nothing"),
+        (Some(view("u1", true)), DELETION, false, ENDED),
+        (Some(view("u1", true)), HELD, false, "nothing"),
+        (Some(view("u0", true)), DELETION, false, "nothing"),
+        (Some(view("u0", true)), DELETION, true, UNKNOWN),
+        (None, DELETION, false, "nothing"),
+        (None, DELETION, true, UNKNOWN),
+        (None, HELD, true, "nothing"),
+    ] {
+        let case = format!("{:?} {deletion:?} {gone}", view.as_ref().map(|view| &view.uid));
+        assert_eq!(decide(view, deletion, gone), expected, "{case}");
+    }
+}
+
+#[test]
 fn a_pod_that_waits_for_finalizers_is_not_deleted_again() {
     let view = PodView { stopped: true, ..running("u1", "Failed") };
-    let held = SeenPod { held: true, deletion_seconds: Some(0), ..deleted(object("u1", "Failed")) };
+    let held = SeenPod { deletion: Some(HELD), ..object("u1", "Failed") };
     assert_eq!(decide_api(Some(&view), Some(&held)), "nothing");
     let status = status(json!({"phase": "Running"}));
     let step = decide_api(Some(&view), Some(&SeenPod { status, ..held }));

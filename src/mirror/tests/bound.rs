@@ -3,8 +3,9 @@
 use super::*;
 use crate::{
     desired::Knowledge,
-    model::{DesiredPod, PodEnd, RUN_FROM_CHECKPOINT, SourceKind, TerminalPhase},
+    model::{PodEnd, RUN_FROM_CHECKPOINT, SourceKind, TerminalPhase},
 };
+use std::collections::BTreeMap;
 
 /// An object with everything that the agent reads of it.
 fn object() -> Value {
@@ -32,7 +33,7 @@ fn revision(object: &Value) -> Box<str> {
 
 fn snapshot_of(pods: &[SeenPod]) -> crate::desired::SourceSnapshot {
     let pods: Vec<Arc<SeenPod>> = pods.iter().cloned().map(Arc::new).collect();
-    bound_pods(pods.iter(), &recorded_pods(Vec::new()), |_| false)
+    bound_pods(pods.iter(), &recorded_pods(Vec::new()), &BTreeMap::new())
 }
 
 #[test]
@@ -185,6 +186,7 @@ fn a_pod_whose_object_is_left_out_stays_as_it_was() {
     let named = |name: &str, metadata: Value| {
         let mut object = object();
         object["metadata"]["name"] = json!(name);
+        object["metadata"]["uid"] = json!(name);
         for (field, value) in metadata.as_object().unwrap() {
             object["metadata"][field] = value.clone();
         }
@@ -196,18 +198,23 @@ fn a_pod_whose_object_is_left_out_stays_as_it_was() {
         named("gone", json!({})),
         named("web", json!({})),
     ]);
-    let left_out = |pod: &DesiredPod| &*pod.key.name != "gone";
-    let after = bound_pods(std::iter::empty(), &before, left_out);
+    let left_out = BTreeMap::from([("deleted", None), ("web", None)]);
+    let after = bound_pods(std::iter::empty(), &before, &left_out);
     let names: Vec<&str> = after.pods.iter().map(|pod| &*pod.key.name).collect();
     assert_eq!((names, &after.ends), (vec!["deleted", "web"], &before.ends));
     assert!(
         after.unconfirmed.is_empty()
-            && wants_the_same(&after, &bound_pods(std::iter::empty(), &after, left_out))
+            && wants_the_same(&after, &bound_pods(std::iter::empty(), &after, &left_out))
     );
     // Of a pod that only the records have, what runs is kept.
     let recorded = recorded_pods(before.pods.clone());
-    let after = bound_pods(std::iter::empty(), &recorded, left_out);
+    let after = bound_pods(std::iter::empty(), &recorded, &left_out);
     assert_eq!((after.pods.len(), after.unconfirmed.len()), (2, 2));
+    // It ends when it is deleted.
+    let left_out = BTreeMap::from([("web", Some(Deletion { seconds: 5, held: false }))]);
+    let after = bound_pods(std::iter::empty(), &recorded, &left_out);
+    let expected = PodEnd { deleted: Some(5), phase: None };
+    assert_eq!(after.ends.into_values().collect::<Vec<_>>(), [expected]);
 }
 
 #[test]

@@ -65,6 +65,9 @@ fn view(uid: &str, revision: &str, phase: &str) -> PodView {
     }
 }
 
+const DELETION: Deletion = Deletion { seconds: 30, held: false };
+const HELD: Deletion = Deletion { seconds: 0, held: true };
+
 /// The mirror of `view("a", "r1", phase)` as an API server has it.
 fn mirror(phase: &str) -> SeenPod {
     let view = view("a", "r1", phase);
@@ -75,9 +78,8 @@ fn mirror(phase: &str) -> SeenPod {
         mirrors: Some("a".into()),
         revision: Some("r1".to_owned()),
         owner: Some("node-1".to_owned()),
-        deleting: false,
-        held: false,
-        deletion_seconds: None,
+        deletion: None,
+        unread: false,
         desired: None,
         status: (*view.status).clone(),
     }
@@ -140,11 +142,12 @@ fn a_mirror_that_cannot_become_what_it_should_be_is_replaced() {
         ("delete m1: it belongs to an earlier registration of the node", |pod| {
             pod.owner = Some("node-0".to_owned());
         }),
-        ("delete m1: another client deleted it", |pod| pod.deleting = true),
+        ("delete m1: another client deleted it", |pod| {
+            pod.deletion = Some(DELETION);
+        }),
         ("delete m1: the pod runs again", |pod| pod.status.phase = Some("Failed".to_owned())),
         ("wait: the mirror pod is deleted and waits for its finalizers", |pod| {
-            pod.deleting = true;
-            pod.held = true;
+            pod.deletion = Some(HELD);
         }),
     ];
     for (expected, change) in cases {
@@ -175,7 +178,7 @@ fn a_mirror_goes_when_the_pod_is_known_to_be_gone() {
     let mut later = seen.clone();
     later.mirrors = Some("b".into());
     assert_eq!(decide(Some(&leaving), Some(&later), Some("node-1"), false), "nothing");
-    let deleted = SeenPod { deleting: true, ..seen };
+    let deleted = SeenPod { deletion: Some(DELETION), ..seen };
     let expected = "delete m1: another client deleted it";
     assert_eq!(decide(Some(&leaving), Some(&deleted), Some("node-1"), false), expected);
 }
@@ -184,8 +187,8 @@ fn a_mirror_goes_when_the_pod_is_known_to_be_gone() {
 fn a_pod_of_the_api_is_declined_and_its_deletion_completed() {
     let own = SeenPod { mirrors: None, owner: None, ..mirror("Pending") };
     let ended = SeenPod { status: status(json!({"phase": "Succeeded"})), ..own.clone() };
-    let deleted = SeenPod { deleting: true, ..own.clone() };
-    let held = SeenPod { held: true, ..deleted.clone() };
+    let deleted = SeenPod { deletion: Some(DELETION), ..own.clone() };
+    let held = SeenPod { deletion: Some(HELD), ..deleted.clone() };
     let run = view("a", "r1", "Running");
     for (view, seen, expected) in [
         (None, &own, "decline m1"),
