@@ -7,6 +7,24 @@ use serde_json::Value as Json;
 use std::collections::BTreeMap;
 
 const LABELS: &str = "nodeLabels";
+/// The labels of Kubernetes that a kubelet may give its node, besides those below
+/// [`ALLOWED_DOMAINS`].
+const ALLOWED_LABELS: [&str; 11] = [
+    "beta.kubernetes.io/arch",
+    "beta.kubernetes.io/instance-type",
+    "beta.kubernetes.io/os",
+    "failure-domain.beta.kubernetes.io/region",
+    "failure-domain.beta.kubernetes.io/zone",
+    "kubernetes.io/arch",
+    "kubernetes.io/hostname",
+    "kubernetes.io/os",
+    "node.kubernetes.io/instance-type",
+    "topology.kubernetes.io/region",
+    "topology.kubernetes.io/zone",
+];
+const ALLOWED_DOMAINS: [&str; 2] = ["kubelet.kubernetes.io", "node.kubernetes.io"];
+const NOT_ALLOWED: &str = "must not be a label of Kubernetes that a node may not give itself: an API server refuses it. \
+    Begin it with node.kubernetes.io/ or with a domain of your own, or set it with `kubectl label node`";
 const CLASSES: &str = "runtimeClasses";
 const IDS: &str = "userNamespaces.idsPerPod";
 
@@ -17,7 +35,9 @@ pub(super) fn node_labels(r: &mut Reader<'_>) -> BTreeMap<String, String> {
         let path = format!("{LABELS}[{key}]");
         // The type was checked before.
         let Tree::Leaf(place, Json::String(value)) = tree else { continue };
-        if let Err(must) = names::label_key(key) {
+        let checked = names::label_key(key);
+        let allowed = || is_allowed(key).then_some(()).ok_or(NOT_ALLOWED);
+        if let Err(must) = checked.and_then(|()| allowed()) {
             r.invalid(place, &path, Json::from(key), must);
         }
         if let Err(must) = names::label_value(value) {
@@ -26,6 +46,19 @@ pub(super) fn node_labels(r: &mut Reader<'_>) -> BTreeMap<String, String> {
         labels.insert(key.to_owned(), value.clone());
     }
     labels
+}
+
+/// Whether a node may give itself this label
+/// (<https://kubernetes.io/docs/reference/access-authn-authz/admission-controllers/#noderestriction>).
+fn is_allowed(key: &str) -> bool {
+    let domain = key.split_once('/').map_or("", |(domain, _)| domain);
+    let is_below = |parents: &[&str]| {
+        let mut rests = parents.iter().filter_map(|parent| domain.strip_suffix(parent));
+        rests.any(|rest| rest.is_empty() || rest.ends_with('.'))
+    };
+    !is_below(&["kubernetes.io", "k8s.io"])
+        || is_below(&ALLOWED_DOMAINS)
+        || ALLOWED_LABELS.contains(&key)
 }
 
 /// `runtimeClasses`: names and handlers.
@@ -129,6 +162,26 @@ mod tests {
         let labels: Vec<String> =
             config.node.labels.iter().map(|(key, value)| format!("{key}={value}")).collect();
         assert_eq!(labels, ["example.com/disk=ssd", "rack=a1", "spare="]);
+        let own = [
+            "node.kubernetes.io/a",
+            "b.kubelet.kubernetes.io/c",
+            "topology.kubernetes.io/zone",
+            "notk8s.io/d",
+        ];
+        for label in own {
+            assert!(read(&format!("{NODELET}nodeLabels: {{{label}: x}}\n")).is_ok(), "{label}");
+        }
+        for label in [
+            "node-role.kubernetes.io/worker",
+            "a.k8s.io/b",
+            "kubernetes.io/c",
+            "topology.kubernetes.io/rack",
+        ] {
+            let error =
+                read(&format!("{NODELET}nodeLabels: {{{label}: x}}\n")).unwrap_err().to_string();
+            assert!(error.contains(&format!("nodeLabels[{label}]")), "{error}");
+            assert!(error.contains("a node may not give itself"), "{error}");
+        }
         let bad = "nodeLabels: {-a: x, Example.com/b: y, c: 'd e', f/g/h: z}\n";
         let error = read(&format!("{NODELET}{bad}")).unwrap_err();
         let paths: Vec<&str> =
