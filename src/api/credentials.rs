@@ -55,6 +55,15 @@ pub enum CredentialsError {
     Crashed(Crashed),
 }
 
+impl CredentialsError {
+    /// Whether the client certificate or its key is missing or damaged.
+    #[must_use]
+    pub fn is_of_identity(&self) -> bool {
+        let (Self::File { field, .. } | Self::Content { field, .. }) = self else { return false };
+        field.rsplit('.').next().is_some_and(|name| name.starts_with("client-"))
+    }
+}
+
 /// What was read, and what has to be watched for changes.
 #[derive(Debug)]
 pub(super) struct CredentialsReading {
@@ -146,6 +155,13 @@ impl Files {
         Some(ClientIdentity { certificates, key })
     }
 
+    fn token(&mut self, field: &str, path: &Path) -> Result<HeaderValue, CredentialsError> {
+        let token = self.read(field, path)?;
+        let token = std::str::from_utf8(&token).map_err(|_| SecretError::NotHeader);
+        let field = field.to_owned();
+        token.and_then(secret::bearer).map_err(|why| CredentialsError::Content { field, why })
+    }
+
     /// PEM text that counts for the digest.
     fn content(&mut self, named: &Named) -> Result<Vec<u8>, CredentialsError> {
         let pem = match &named.content {
@@ -201,10 +217,8 @@ fn assemble(
     let authorization = match user.login {
         Login::Nothing => Authorization::Header(None),
         Login::Header(header) => Authorization::Header(Some(header)),
-        Login::TokenFile { field, path } => {
-            let token = files.read(&field, &path)?;
-            let token = std::str::from_utf8(&token).map_err(|_| SecretError::NotHeader);
-            let header = token.and_then(secret::bearer).map_err(of(&field))?;
+        Login::TokenFile { field, path, token } => {
+            let header = files.token(&field, &path).or_else(|error| token.ok_or(error))?;
             Authorization::Header(Some(header))
         }
         Login::Exec(plugin) => {
@@ -227,4 +241,34 @@ fn assemble(
         headers: user.impersonation,
         authorization,
     })
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "tests")]
+
+    use super::*;
+    use std::fs;
+
+    #[test]
+    fn a_token_file_counts_before_a_token() {
+        let dir = tempfile::tempdir().unwrap();
+        let (kubeconfig, file) = (dir.path().join("kubeconfig"), dir.path().join("token"));
+        let text = "current-context: a\nclusters: [{name: c, cluster: {server: \"https://10.0.0.1\"}}]\n\
+             contexts: [{name: a, context: {cluster: c, user: u}}]\n\
+             users: [{name: u, user: {token: first, tokenFile: token}}]\n";
+        fs::write(&kubeconfig, text).unwrap();
+        let sent = || match Credentials::read(&kubeconfig).unwrap().authorization {
+            Authorization::Header(header) => header.unwrap().to_str().unwrap().to_owned(),
+            Authorization::Plugin(plugin, _) => panic!("{plugin:?}"),
+        };
+        assert_eq!(sent(), "Bearer first", "there is no file");
+        fs::write(&file, "later\n").unwrap();
+        assert_eq!(sent(), "Bearer later");
+        fs::write(&kubeconfig, text.replace("token: first, ", "")).unwrap();
+        assert_eq!(sent(), "Bearer later");
+        fs::remove_file(&file).unwrap();
+        let error = Credentials::read(&kubeconfig).unwrap_err().to_string();
+        assert!(error.contains("users[u].user.tokenFile"), "{error}");
+    }
 }

@@ -126,7 +126,12 @@ pub(super) struct User {
 pub(super) enum Login {
     Nothing,
     Header(HeaderValue),
-    TokenFile { field: String, path: PathBuf },
+    /// The token of a file, or `token` while that can't be read.
+    TokenFile {
+        field: String,
+        path: PathBuf,
+        token: Option<HeaderValue>,
+    },
     Exec(Plugin),
 }
 
@@ -238,7 +243,7 @@ fn read_user(user: &Field<'_>, directory: &Path) -> Outcome<User> {
     Ok(User { identity, login: login(user, directory)?, impersonation: impersonation(user)? })
 }
 
-/// The first of: provider, password, token, token file, plugin.
+/// The first of: provider, password, token file, token, plugin.
 fn login(user: &Field<'_>, directory: &Path) -> Outcome<Login> {
     if let Some(provider) = user.map("auth-provider")? {
         return oidc(&provider).map(Login::Header);
@@ -249,13 +254,14 @@ fn login(user: &Field<'_>, directory: &Path) -> Outcome<Login> {
             super::secret::header(&basic).map_err(|error| user.wrong("password", error.into()))?;
         return Ok(Login::Header(header));
     }
-    if let Some(token) = user.text("token")? {
-        return bearer(&token)
-            .map(Login::Header)
-            .map_err(|error| user.wrong("token", error.into()));
-    }
+    let token = user.text("token")?.map(|token| bearer(&token)).transpose();
+    let token = token.map_err(|error| user.wrong("token", error.into()))?;
     if let Some(path) = user.text("tokenFile")? {
-        return Ok(Login::TokenFile { field: user.name("tokenFile"), path: directory.join(path) });
+        let (field, path) = (user.name("tokenFile"), directory.join(path));
+        return Ok(Login::TokenFile { field, path, token });
+    }
+    if let Some(token) = token {
+        return Ok(Login::Header(token));
     }
     match user.map("exec")? {
         Some(exec) => plugin(&exec, directory).map(Login::Exec),
