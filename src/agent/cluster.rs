@@ -111,9 +111,9 @@ pub(super) fn parts(
     let identity = identity_settings(config, kubeconfig, &inputs.machine.name);
     let (connections, link, credentials) =
         api::link_channel(kubeconfig.to_owned(), identity.rotated(), version);
-    let certificates = certificates(config, identity, &inputs.machine, &link);
     let own = |field: &str| format!("{field}={}", inputs.machine.name);
     let (node_watch, nodes) = Reflector::new("/api/v1/nodes", own("metadata.name"), link.clone());
+    let certificates = certificates(config, identity, &nodes, &link);
     let (pod_watch, pods) = Reflector::new("/api/v1/pods", own("spec.nodeName"), link.clone());
     let (registered, registered_node) = watch::channel(None);
     let (lease_state, lease) = watch::channel(LeaseState::default());
@@ -217,13 +217,13 @@ struct Certificates {
 fn certificates(
     config: &Config,
     identity: IdentitySettings,
-    machine: &Machine,
+    nodes: &watch::Receiver<Arc<WatchCache<k8s::Node>>>,
     link: &watch::Receiver<Link>,
 ) -> Certificates {
+    let name = identity.node_name.clone();
     let (client, client_trouble) = IdentityTask::client(identity, link.clone()).unzip();
     let serving = config.server.bootstrap.then(|| {
-        let (name, ips) = (machine.name.clone(), machine.node_ips.clone());
-        IdentityTask::serving(&config.certificate_dir(), name, ips, link.clone())
+        IdentityTask::serving(&config.certificate_dir(), name, nodes.clone(), link.clone())
     });
     let (serving, serving_trouble) = serving.unzip();
     let client = client.map(|task| ("client certificate", task));

@@ -198,9 +198,9 @@ fn a_kubeconfig_that_cannot_be_written_is_written_later() {
     joining.member.finish();
 }
 
-/// The certificate of the kubeconfig has expired while the machine was off.
+/// The certificate of the kubeconfig has expired while the machine was off, and then it is gone.
 #[test]
-fn an_expired_certificate_is_requested_anew() {
+fn an_expired_or_lost_certificate_is_requested_anew() {
     let Some(joining) = Joining::prepare() else { return };
     let plane = &joining.member.plane;
     joining.bind("approved", "system:certificates.k8s.io:certificatesigningrequests:nodeclient");
@@ -211,6 +211,14 @@ fn an_expired_certificate_is_requested_anew() {
     joining.wait_joined();
     let written = fs::read_to_string(&joining.kubeconfig).unwrap();
     assert!(written.contains(joining.current().to_str().unwrap()), "{written}");
+
+    joining.member.world.agent.kill();
+    fs::remove_dir_all(joining.directory()).unwrap();
+    joining.member.world.agent.start();
+    joining.member.wait("there is another one", || joining.current().exists(), |there| *there);
+    joining.member.wait_renewed();
+    joining.wait_joined();
+    assert_eq!(joining.requests().len(), 2);
     joining.member.finish();
 }
 

@@ -2,7 +2,7 @@
 //! API. Both are renewed before they expire.
 //!
 //! ```text
-//!  no kubeconfig, or expired ─► bootstrap kubeconfig ─► obtain ─► files ─► kubeconfig
+//!  none that can be used     ─► bootstrap kubeconfig ─► obtain ─► files ─► kubeconfig
 //!  70 to 90 % of its time    ─► the agent's own link ─► obtain ─► files
 //!  other addresses, or none  ─► the agent's own link ─► obtain ─► files   (HTTPS API)
 //! ```
@@ -14,8 +14,12 @@ mod obtain;
 mod request;
 mod store;
 
-use super::{Link, Trouble, connection, credentials};
-use crate::{blocking::CREDENTIALS, clock, model::CollectOrdered as _};
+use super::{Link, Trouble, WatchCache, connection, credentials};
+use crate::{
+    blocking::CREDENTIALS,
+    clock,
+    model::{CollectOrdered as _, k8s},
+};
 use obtain::{Missed, Obtainer};
 use request::Purpose;
 use std::{
@@ -79,9 +83,12 @@ pub struct IdentityTask {
 #[derive(Debug)]
 enum Role {
     Client(IdentitySettings),
-    /// The HTTPS API at these addresses.
-    Serving(watch::Receiver<Arc<[IpAddr]>>),
+    /// The HTTPS API at the addresses of this Node.
+    Serving(OwnNode),
 }
+
+/// Our Node, as the server has it.
+type OwnNode = watch::Receiver<Arc<WatchCache<k8s::Node>>>;
 
 impl IdentityTask {
     /// The task for the client certificate, and what that waits for. `None` where the certificate is
@@ -104,11 +111,11 @@ impl IdentityTask {
     pub fn serving(
         directory: &Path,
         node_name: String,
-        ips: watch::Receiver<Arc<[IpAddr]>>,
+        node: watch::Receiver<Arc<WatchCache<k8s::Node>>>,
         link: watch::Receiver<Link>,
     ) -> (Self, watch::Receiver<Option<Trouble>>) {
         let (obtainer, trouble) = Obtainer::new(Store::serving(directory), node_name, link);
-        (Self { role: Role::Serving(ips), obtainer }, trouble)
+        (Self { role: Role::Serving(node), obtainer }, trouble)
     }
 
     /// Looks after the certificate until `shutdown`.
@@ -121,15 +128,15 @@ impl IdentityTask {
     }
 
     async fn work(&self, mut reload: watch::Receiver<u64>) {
-        let mut ips = match &self.role {
+        let mut node = match &self.role {
             Role::Client(_) => None,
-            Role::Serving(ips) => Some(ips.clone()),
+            Role::Serving(node) => Some(node.clone()),
         };
         loop {
             // Cancel-safe: a try that is dropped goes on with the same key, and so the same request.
             let outcome = tokio::select! {
                 outcome = self.look() => outcome,
-                () = pause(TRY, &mut reload, ips.as_mut()) => continue,
+                () = pause(TRY, &mut reload, node.as_mut()) => continue,
             };
             let next = match outcome {
                 Ok(next) => {
@@ -138,7 +145,7 @@ impl IdentityTask {
                 }
                 Err(missed) => self.obtainer.tell_missed(missed),
             };
-            pause(next, &mut reload, ips.as_mut()).await;
+            pause(next, &mut reload, node.as_mut()).await;
         }
     }
 
@@ -146,9 +153,9 @@ impl IdentityTask {
     async fn look(&self) -> Result<Duration, Missed> {
         let obtained = match &self.role {
             Role::Client(settings) => self.look_at_client(settings).await?,
-            Role::Serving(ips) => {
-                let ips = ips.borrow().to_vec();
-                self.look_at_server(ips).await?
+            Role::Serving(node) => {
+                let addresses = addresses(node);
+                self.look_at_server(addresses).await?
             }
         };
         // Whatever was to be obtained is in use.
@@ -169,6 +176,9 @@ impl IdentityTask {
         let now = clock::now().wall;
         match (standing, &settings.bootstrap) {
             (Standing::Absent, Some(bootstrap)) => self.join(settings, bootstrap.clone()).await?,
+            (Standing::Damaged, Some(bootstrap)) if can_join => {
+                self.join(settings, bootstrap.clone()).await?;
+            }
             (Standing::Certificate(lifetime), Some(bootstrap))
                 if lifetime.is_over(now) && can_join =>
             {
@@ -180,27 +190,26 @@ impl IdentityTask {
                 tracing::info!("the client certificate is to be renewed");
                 self.obtainer.obtain(self.obtainer.link.clone(), Purpose::Client).await?;
             }
-            (Standing::Absent | Standing::Other | Standing::Certificate(_), _) => return Ok(false),
+            (
+                Standing::Absent | Standing::Damaged | Standing::Other | Standing::Certificate(_),
+                _,
+            ) => return Ok(false),
         }
         Ok(true)
     }
 
     /// Whether a certificate was obtained.
-    async fn look_at_server(&self, ips: Vec<IpAddr>) -> Result<bool, Missed> {
-        // The signer wants one at least.
-        if ips.is_empty() {
+    async fn look_at_server(&self, addresses: BTreeSet<String>) -> Result<bool, Missed> {
+        if !addresses.iter().any(|address| address.parse::<IpAddr>().is_ok()) {
             return Ok(false);
         }
         let store = self.obtainer.store.clone();
         let in_use = CREDENTIALS.run(move || store.in_use()).await.unwrap_or(None);
-        let addresses = ips.iter().map(ToString::to_string);
-        let names: BTreeSet<String> =
-            addresses.chain([self.obtainer.node_name.clone()]).collect_ordered();
         let now = clock::now().wall.as_second();
-        if in_use.is_some_and(|(lifetime, of)| now < lifetime.renewal() && of == names) {
+        if in_use.is_some_and(|(lifetime, of)| now < lifetime.renewal() && of == addresses) {
             return Ok(false);
         }
-        self.obtainer.obtain(self.obtainer.link.clone(), Purpose::Serving(ips)).await?;
+        self.obtainer.obtain(self.obtainer.link.clone(), Purpose::Serving(addresses)).await?;
         tracing::info!("the HTTPS API has a new certificate");
         Ok(true)
     }
@@ -234,17 +243,25 @@ impl IdentityTask {
     }
 }
 
+/// The addresses of our Node in the API, by which clients reach it: names and IP addresses. None
+/// while it is not registered.
+fn addresses(node: &OwnNode) -> BTreeSet<String> {
+    let cache = node.borrow();
+    let statuses = cache.objects.values().filter_map(|node| node.status.as_ref());
+    let addresses = statuses.filter_map(|status| status.addresses.as_ref()).flatten();
+    addresses.map(|one| one.address.clone()).collect_ordered()
+}
+
 /// Waits, or until a person asks for another look or the addresses change.
-async fn pause(
-    time: Duration,
-    reload: &mut watch::Receiver<u64>,
-    ips: Option<&mut watch::Receiver<Arc<[IpAddr]>>>,
-) {
+async fn pause(time: Duration, reload: &mut watch::Receiver<u64>, node: Option<&mut OwnNode>) {
     let changed = async {
-        if let Some(ips) = ips
-            && ips.changed().await.is_ok()
-        {
-            return;
+        if let Some(node) = node {
+            let before = addresses(node);
+            while node.changed().await.is_ok() {
+                if addresses(node) != before {
+                    return;
+                }
+            }
         }
         // There are none, or the agent ends.
         std::future::pending::<()>().await;

@@ -10,7 +10,7 @@ use rcgen::{CertificateParams, DistinguishedName, DnType, KeyPair, PublicKeyData
 use serde::Deserialize;
 use serde_json::{Value, json};
 use sha2::{Digest as _, Sha256};
-use std::net::IpAddr;
+use std::{collections::BTreeSet, net::IpAddr};
 
 pub(super) const COLLECTION: &str = "/apis/certificates.k8s.io/v1/certificatesigningrequests";
 
@@ -19,8 +19,8 @@ pub(super) const COLLECTION: &str = "/apis/certificates.k8s.io/v1/certificatesig
 pub(super) enum Purpose {
     /// The node as a client of the API server.
     Client,
-    /// The HTTPS API at these addresses, and at the node's name.
-    Serving(Vec<IpAddr>),
+    /// The HTTPS API at these addresses: names and IP addresses.
+    Serving(BTreeSet<String>),
 }
 
 impl Purpose {
@@ -70,9 +70,12 @@ impl SigningRequest {
         subject.push(DnType::OrganizationName, "system:nodes");
         subject.push(DnType::CommonName, format!("system:node:{}", self.node_name));
         params.distinguished_name = subject;
-        if let Purpose::Serving(ips) = &self.purpose {
-            params.subject_alt_names = vec![SanType::DnsName(self.node_name.as_str().try_into()?)];
-            params.subject_alt_names.extend(ips.iter().copied().map(SanType::IpAddress));
+        if let Purpose::Serving(addresses) = &self.purpose {
+            let name = |address: &String| match address.parse::<IpAddr>() {
+                Ok(ip) => Ok(SanType::IpAddress(ip)),
+                Err(_) => address.as_str().try_into().map(SanType::DnsName),
+            };
+            params.subject_alt_names = addresses.iter().map(name).collect::<Result<_, _>>()?;
         }
         let request = params.serialize_request(&self.key)?.pem()?;
         Ok(json!({
@@ -206,7 +209,7 @@ mod tests {
         let client = info(&request());
         assert_eq!(client.subject.to_string(), "CN=system:node:edge-1,O=system:nodes");
         assert_eq!(client.attributes.len(), 0, "no extensions");
-        let purpose = Purpose::Serving(vec!["10.0.0.5".parse().unwrap()]);
+        let purpose = Purpose::Serving(["10.0.0.5".to_owned(), "edge-1".to_owned()].into());
         let serving = SigningRequest::new(KeyPair::generate().unwrap(), "edge-1", purpose);
         assert_eq!(info(&serving).subject, client.subject);
         assert_eq!(info(&serving).attributes.len(), 1, "alternative names");
@@ -242,7 +245,7 @@ mod tests {
             SigningRequest::new(key, "edge-1", purpose).name
         };
         assert_eq!(again(Purpose::Client), first.name);
-        assert_ne!(again(Purpose::Serving(Vec::new())), first.name);
+        assert_ne!(again(Purpose::Serving(BTreeSet::new())), first.name);
         assert_ne!(request().name, first.name);
     }
 }

@@ -58,7 +58,9 @@ pub(super) enum Standing {
     Absent,
     /// There is a client certificate.
     Certificate(Lifetime),
-    /// Something else, such as a token, or a file that can't be read.
+    /// The client certificate or its key is missing or damaged.
+    Damaged,
+    /// Something else, such as a token, or a kubeconfig that can't be read.
     Other,
 }
 
@@ -66,6 +68,7 @@ pub(super) enum Standing {
 pub(super) fn standing(kubeconfig: &Path, rotated: Option<&Path>) -> Standing {
     match credentials::read(kubeconfig, rotated).outcome {
         Err(CredentialsError::Unreadable(why)) if why.is_not_found() => Standing::Absent,
+        Err(why) if why.is_of_identity() => Standing::Damaged,
         Err(_) => Standing::Other,
         Ok(credentials) => credentials
             .identity
@@ -263,6 +266,13 @@ mod tests {
         assert_eq!(read.server_name.unwrap().to_str(), "api");
         assert!(read.identity.is_some());
         assert!(matches!(standing(&path, None), Standing::Certificate(_)));
+        // As after a loss of power, and as somebody leaves it who clears the directory.
+        fs::write(store.current(), "").unwrap();
+        assert_eq!(standing(&path, None), Standing::Damaged);
+        fs::remove_dir_all(&pki).unwrap();
+        assert_eq!(standing(&path, None), Standing::Damaged);
+        fs::write(&path, "half a file").unwrap();
+        assert_eq!(standing(&path, None), Standing::Other);
     }
 
     #[test]

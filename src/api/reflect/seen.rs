@@ -56,6 +56,7 @@ pub struct WatchCache<T> {
 /// An object that is left out.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LeftOut {
+    /// What stays known of it.
     pub head: ObjectHead,
     /// For people.
     pub why: String,
