@@ -183,7 +183,7 @@ fn report(who: &str, name: &str, made: &Objects, begun: Instant) {
 }
 
 /// What differs from one run to the next, whoever it is.
-const VOLATILE: [&str; 18] = [
+const VOLATILE: [&str; 17] = [
     "uid",
     "resourceVersion",
     "managedFields",
@@ -200,7 +200,6 @@ const VOLATILE: [&str; 18] = [
     "kubernetes.io/config.hash",
     "kubernetes.io/config.mirror",
     "kubernetes.io/config.seen",
-    "observedGeneration",
     "node.alpha.kubernetes.io/ttl",
 ];
 
