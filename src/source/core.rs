@@ -127,6 +127,8 @@ pub struct ParsedFile {
 
 #[derive(Clone, Debug, PartialEq)]
 pub struct Document {
+    /// Its place among the documents of its file, from 0; ConfigMaps and Secrets count, too.
+    pub index: usize,
     pub position: Position,
     /// The pod's full name, where it can be made out.
     pub key: Option<PodKey>,

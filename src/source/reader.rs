@@ -174,6 +174,7 @@ fn misplaced(position: Position, message: &str) -> Problem {
 
 fn document(decoded: DecodedDocument) -> Document {
     Document {
+        index: decoded.origin.document,
         position: decoded.position,
         key: decoded.key,
         manifest: decoded.as_written,

@@ -18,7 +18,6 @@ pub(super) struct Claims<'a> {
 struct Claim<'a> {
     file: usize,
     name: &'a str,
-    index: usize,
     document: &'a Document,
 }
 
@@ -56,9 +55,9 @@ impl<'a> Claims<'a> {
                 claims.holding.insert(&listed.name);
             }
             let EntryLook::Read(reading) = &listed.look else { continue };
-            for (index, document) in reading.documents.iter().enumerate() {
+            for document in &reading.documents {
                 if let Some(key) = &document.key {
-                    let claim = Claim { file, name: &listed.name, index, document };
+                    let claim = Claim { file, name: &listed.name, document };
                     claims.by_key.entry(key).or_default().push(claim);
                 }
             }
@@ -121,7 +120,7 @@ fn at_home_decision<'a>(claims: &[&Claim<'a>], kept: &AcceptedPod) -> Decision<'
         return same.taken();
     }
     let place = kept.origin().document;
-    let in_place = claims.iter().find(|claim| claim.index == place);
+    let in_place = claims.iter().find(|claim| claim.document.index == place);
     match in_place.or_else(|| claims.iter().find(|claim| claim.is_valid())) {
         Some(claim) if claim.is_valid() => claim.taken(),
         Some(_) | None => Decision::Keep,

@@ -162,9 +162,8 @@ fn file_verdicts(
             vec![FileVerdict::Skipped { reason: "an empty list".to_owned() }]
         }
         EntryLook::Read(reading) => {
-            let documents = reading.documents.iter().enumerate();
             let pods =
-                documents.map(|(index, document)| document_verdict(file, index, document, kept));
+                reading.documents.iter().map(|document| document_verdict(file, document, kept));
             pods.chain(objects.verdicts(file)).collect()
         }
     }
@@ -172,7 +171,6 @@ fn file_verdicts(
 
 fn document_verdict(
     file: &Listed,
-    index: usize,
     document: &Document,
     kept: &BTreeMap<PodKey, AcceptedPod>,
 ) -> FileVerdict {
@@ -202,7 +200,7 @@ fn document_verdict(
                 origin.location,
                 origin.line,
                 file.location,
-                index + 1
+                document.index + 1
             );
             rejected(
                 vec![Problem {

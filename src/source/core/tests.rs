@@ -5,7 +5,7 @@ use std::fmt::Write as _;
 /// One look in a scenario: boot time in ms, what was seen, what is wanted after it.
 ///
 /// Seen: `DIRECTORY | FILE: DOCUMENT...` with `web@1` a valid pod in revision 1, `!web` an invalid
-/// document of that name, `!` one without a name; for a whole file `{` does not parse, `~` is being
+/// document of that name, `!` one without a name, `#` a ConfigMap; for a whole file `{` does not parse, `~` is being
 /// written, `0` is empty, `[]` is an empty list, `d` is a directory, `-` is no manifest. `none`
 /// instead of the directory: it can't be listed.
 ///
@@ -45,7 +45,7 @@ fn document(text: &str, file: &str, index: usize) -> Document {
         }
     };
     let manifest = format!("\"{text}\"").into();
-    Document { position, key, manifest, result, warnings: Vec::new() }
+    Document { index, position, key, manifest, result, warnings: Vec::new() }
 }
 
 fn listing(text: &str) -> Listing {
@@ -78,6 +78,7 @@ fn listing(text: &str) -> Listing {
                 documents: documents
                     .split(' ')
                     .enumerate()
+                    .filter(|(_, text)| *text != "#")
                     .map(|(index, text)| document(text, name, index))
                     .collect(),
                 ..ParsedFile::default()
@@ -267,6 +268,14 @@ fn scenarios() {
                 (50, "1 | a: web@2 | b: web@3", "b/web@3"),
                 (60, "1 | a: web@2", "b/web@3? wake 260"),
                 (260, "1 | a: web@2", "a/web@2"),
+            ],
+        ),
+        (
+            "written twice behind a ConfigMap: the first one stays while it is broken",
+            &[
+                (0, "1 | a: # web@1 web@2", "a/web@1"),
+                (1000, "1 | a: # !web web@2", "a/web@1?"),
+                (2000, "1 | a: # web@3 web@2", "a/web@3"),
             ],
         ),
         (
