@@ -312,3 +312,25 @@ fn check_accepts_the_manifests_of_kubeadm() {
     assert_eq!(rest.len(), parts.len(), "{said}");
     assert!(rest.iter().zip(&ends).all(|(line, end)| line.ends_with(end)), "{said}");
 }
+
+/// A pipe can be read only once, and what it holds is found out by reading it.
+#[test]
+fn a_configuration_comes_through_a_pipe_too() {
+    let check = |text: &str| {
+        let mut check = Command::new(BINARY)
+            .args(["check", "/dev/stdin"])
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        check.stdin.take().unwrap().write_all(text.as_bytes()).unwrap();
+        let output = check.wait_with_output().unwrap();
+        (output.status.code(), String::from_utf8(output.stdout).unwrap())
+    };
+    assert_eq!(check(CONFIG), (Some(0), "/dev/stdin: ok\n".to_owned()));
+    let providers = "apiVersion: kubelet.config.k8s.io/v1\nkind: CredentialProviderConfig\nproviders:\n\
+        - {name: a, matchImages: [a.example], defaultCacheDuration: 1m, apiVersion: credentialprovider.kubelet.k8s.io/v1}\n";
+    assert_eq!(check(providers), (Some(0), "/dev/stdin: ok\n".to_owned()));
+    let (code, said) = check(&format!("{CONFIG}maxPods: -1\n"));
+    assert!(code == Some(1) && said.starts_with("/dev/stdin:3:"), "{code:?} {said}");
+}

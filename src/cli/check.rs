@@ -7,8 +7,7 @@ use crate::{
     clock,
     config::{self, Config, GivenFlag, HostFacts, Mistake},
     desired::{Knowledge, SourceSnapshot, merge},
-    document::{MAX_TEXT_BYTES, Node, parse},
-    files::{ReadError, open_regular_or_pipe},
+    document::{Node, parse},
     machine,
     manifest::Settings,
     model::{
@@ -21,8 +20,7 @@ use crate::{
 };
 use std::{
     collections::{BTreeMap, BTreeSet},
-    fs,
-    io::{self, Read},
+    fs, io,
     path::{Path, PathBuf},
     process::ExitCode,
     sync::Arc,
@@ -103,9 +101,9 @@ impl Report {
             objects: BTreeSet::new(),
             directory: false,
         };
-        let config = report.load(&flags);
+        let config = report.load(&flags, Already::default());
         if let Some(path) = &args.image_credential_provider_config {
-            report.credential_providers(path);
+            report.credential_providers(path, Already::default());
         }
         report.main = args.config.clone().map(|file| (file, report.wrong == 0));
         let config = config.unwrap_or_default();
@@ -128,8 +126,8 @@ impl Report {
     }
 
     /// Loads a configuration and reports what is to be said about it.
-    fn load(&mut self, flags: &[GivenFlag]) -> Option<Config> {
-        match config::load(flags, &self.host) {
+    fn load(&mut self, flags: &[GivenFlag], already: Already<'_>) -> Option<Config> {
+        match config::load_with(flags, &self.host, &|path| already.read(path)) {
             Ok(loaded) => {
                 for mistake in &loaded.unknown {
                     self.wrong(line(mistake));
@@ -156,12 +154,12 @@ impl Report {
                 self.directory = true;
                 self.manifests(path);
             }
-            Ok(metadata) => match read(path) {
+            Ok(metadata) => match config::read_text(path) {
                 Err(error) => self.wrong(format!("{}: cannot be read: {error}", path.display())),
                 Ok(text) if has_kind(&text, |kind, _| kind == config::PROVIDER_KIND) => {
-                    self.credential_providers(path);
+                    self.credential_providers(path, Already(Some((path, &text))));
                 }
-                Ok(text) if has_kind(&text, is_configuration) => self.configuration(path),
+                Ok(text) if has_kind(&text, is_configuration) => self.configuration(path, &text),
                 Ok(_) if metadata.is_file() => self.manifests(path),
                 // A pipe: the output of a program, which can be read only once.
                 Ok(text) => {
@@ -227,7 +225,7 @@ impl Report {
     }
 
     /// A configuration file, as the agent's main one.
-    fn configuration(&mut self, path: &Path) {
+    fn configuration(&mut self, path: &Path, text: &[u8]) {
         if let Some((_, right)) = self.main.as_ref().filter(|(main, _)| main == path) {
             if *right {
                 self.lines.push(format!("{}: ok", path.display()));
@@ -237,14 +235,15 @@ impl Report {
         let flags: Vec<GivenFlag> =
             given("config", path).into_iter().chain(self.config_dir.clone()).collect();
         let before = self.wrong;
-        if self.load(&flags).is_some() && self.wrong == before {
+        if self.load(&flags, Already(Some((path, text)))).is_some() && self.wrong == before {
             self.lines.push(format!("{}: ok", path.display()));
         }
     }
 
     /// The configuration of credential provider plugins: a file, or a directory of such files.
-    fn credential_providers(&mut self, path: &Path) {
-        match config::credential_providers(path, self.plugin_dir.as_deref()) {
+    fn credential_providers(&mut self, path: &Path, already: Already<'_>) {
+        let read = |path: &Path| already.read(path);
+        match config::credential_providers(path, self.plugin_dir.as_deref(), &read) {
             Ok(_) => self.lines.push(format!("{}: ok", path.display())),
             Err(mistakes) => mistakes.iter().for_each(|mistake| self.wrong(line(mistake))),
         }
@@ -360,10 +359,15 @@ fn has_kind(text: &[u8], wanted: impl Fn(&str, &str) -> bool) -> bool {
     })
 }
 
-/// Reads a file or a pipe, one byte more than is accepted at most.
-fn read(path: &Path) -> Result<Vec<u8>, ReadError> {
-    let mut text = Vec::new();
-    let limit = u64::try_from(MAX_TEXT_BYTES).unwrap_or(u64::MAX).saturating_add(1);
-    open_regular_or_pipe(path)?.take(limit).read_to_end(&mut text)?;
-    Ok(text)
+/// A file that was read already, with its text: a pipe can be read only once.
+#[derive(Clone, Copy, Default)]
+struct Already<'a>(Option<(&'a Path, &'a [u8])>);
+
+impl Already<'_> {
+    fn read(&self, path: &Path) -> io::Result<Vec<u8>> {
+        match self.0 {
+            Some((read, text)) if read == path => Ok(text.to_vec()),
+            Some(_) | None => config::read_text(path),
+        }
+    }
 }

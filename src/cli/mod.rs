@@ -14,7 +14,7 @@ mod top;
 
 use crate::{
     config::Config,
-    model::{KUBELET_VERSION, printable_lines},
+    model::{KUBELET_VERSION, error_chain, printable_lines},
     serve::ClientError,
 };
 use args::{
@@ -335,13 +335,7 @@ fn fail(error: &(dyn Error + 'static)) -> ExitCode {
     if broken_pipe(error) {
         return ExitCode::SUCCESS;
     }
-    let mut text = format!("nodelet: {error}");
-    let mut cause = error.source();
-    while let Some(inner) = cause {
-        text.push_str(&format!(": {inner}"));
-        cause = inner.source();
-    }
-    complain(&text);
+    complain(&format!("nodelet: {}", error_chain(error)));
     ExitCode::from(EXIT_FAILURE)
 }
 

@@ -31,6 +31,18 @@ const MAX_DEPTH: usize = 16;
 /// # Errors
 /// Everything that is wrong, with file, line and column, or with the flag.
 pub fn load(flags: &[GivenFlag], host: &HostFacts) -> Result<Loaded, ConfigError> {
+    load_with(flags, host, &read_text)
+}
+
+/// As [`load`], with texts from `read`.
+///
+/// # Errors
+/// As [`load`].
+pub fn load_with(
+    flags: &[GivenFlag],
+    host: &HostFacts,
+    read: ReadText<'_>,
+) -> Result<Loaded, ConfigError> {
     let named = |name: &str| {
         let given = flags.iter().find(|given| given.flag.name == name)?;
         Some(given.last()).filter(|path| !path.is_empty()).map(PathBuf::from)
@@ -39,12 +51,16 @@ pub fn load(flags: &[GivenFlag], host: &HostFacts) -> Result<Loaded, ConfigError
     let mut files = Vec::new();
     let mut mistakes = Vec::new();
     if let Some(path) = &config {
-        take(path, Layer::Main, &mut files, &mut mistakes);
+        take(path, Layer::Main, read, &mut files, &mut mistakes);
     }
     if let Some(dir) = &drop_ins {
         let mut found = Vec::new();
         match find_drop_ins(dir, 0, &mut found) {
-            Ok(()) => found.iter().for_each(|p| take(p, Layer::DropIn, &mut files, &mut mistakes)),
+            Ok(()) => {
+                for path in &found {
+                    take(path, Layer::DropIn, read, &mut files, &mut mistakes);
+                }
+            }
             Err((path, error)) => mistakes.push(unreadable(&path, &error)),
         }
     }
@@ -59,7 +75,7 @@ pub fn load(flags: &[GivenFlag], host: &HostFacts) -> Result<Loaded, ConfigError
     }
     let providers = match (named(PROVIDERS), named(PROVIDER_PROGRAMS)) {
         (None, None) => Vec::new(),
-        (Some(path), Some(dir)) => match credential_providers(&path, Some(&dir)) {
+        (Some(path), Some(dir)) => match credential_providers(&path, Some(&dir), read) {
             Ok(providers) => providers,
             Err(found) => {
                 mistakes.extend(found);
@@ -130,6 +146,7 @@ fn alone(flag: &str, other: &str) -> Mistake {
 pub fn credential_providers(
     path: &Path,
     bin_dir: Option<&Path>,
+    read: ReadText<'_>,
 ) -> Result<Vec<CredentialProvider>, Vec<Mistake>> {
     let listed = match fs::metadata(path) {
         Ok(metadata) if metadata.is_dir() => list_providers(path),
@@ -173,7 +190,13 @@ fn list_providers(dir: &Path) -> io::Result<Vec<PathBuf>> {
     Ok(paths)
 }
 
-fn take(path: &Path, layer: Layer, files: &mut Vec<SourceFile>, mistakes: &mut Vec<Mistake>) {
+fn take(
+    path: &Path,
+    layer: Layer,
+    read: ReadText<'_>,
+    files: &mut Vec<SourceFile>,
+    mistakes: &mut Vec<Mistake>,
+) {
     match read(path) {
         Ok(text) => {
             files.push(SourceFile { name: path.display().to_string().into(), text, layer });
@@ -182,8 +205,14 @@ fn take(path: &Path, layer: Layer, files: &mut Vec<SourceFile>, mistakes: &mut V
     }
 }
 
+/// How the text of a file is read.
+pub type ReadText<'a> = &'a dyn Fn(&Path) -> io::Result<Vec<u8>>;
+
 /// Reads a file or a pipe, one byte more than is accepted at most.
-fn read(path: &Path) -> io::Result<Vec<u8>> {
+///
+/// # Errors
+/// When it can't be read, or is something else.
+pub fn read_text(path: &Path) -> io::Result<Vec<u8>> {
     let mut text = Vec::new();
     let limit = u64::try_from(MAX_TEXT_BYTES).unwrap_or(u64::MAX).saturating_add(1);
     open_regular_or_pipe(path)?.take(limit).read_to_end(&mut text)?;

@@ -38,7 +38,7 @@ mod unset;
 pub use assemble::{ConfigError, GivenFlag, Loaded, parse_and_validate};
 pub use credential_providers::PROVIDER_KIND;
 pub use effective::given_flags;
-pub use files::{credential_providers, load};
+pub use files::{credential_providers, load, load_with, read_text};
 pub use flags::{Effect, Flag, Takes, flag, flags};
 pub use host::{Environment, HostFacts, KernelSetting};
 pub use settings::{

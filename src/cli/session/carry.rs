@@ -3,7 +3,7 @@
 //! writes an archive.
 
 use super::{
-    SessionError,
+    SessionError, interrupted,
     spdy::{Frame, Frames, Sender, StreamId, data},
     terminal::{self, RawMode},
 };
@@ -111,6 +111,13 @@ impl Ends {
             resize: self.tty.then(|| begin("resize")),
         };
         let raw = if self.tty && self.has_input() { RawMode::enter()? } else { None };
+        let told_to_end = async {
+            // A session without a terminal has nothing to put right.
+            if raw.is_none() {
+                pending::<()>().await;
+            }
+            interrupted().await.map_or_else(SessionError::from, |()| SessionError::Interrupted)
+        };
         let (from, mut to) = split(stream);
         let (queue, mut queued) = mpsc::channel::<Vec<u8>>(QUEUE);
         let sending = async {
@@ -128,6 +135,7 @@ impl Ends {
             broke = sending => Err(broke),
             failed = input => Err(failed),
             failed = sizes => Err(failed.into()),
+            told = told_to_end => Err(told),
         };
         drop(raw);
         ended

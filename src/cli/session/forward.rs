@@ -7,18 +7,22 @@ use super::{
 };
 use crate::{
     cli::{args::PortForwardArgs, complain, print},
+    model::error_chain,
     serve::Upgraded,
 };
-use std::{future::pending, io, process::ExitCode};
+use std::{future::pending, io, process::ExitCode, time::Duration};
 use tokio::{
     io::{AsyncReadExt as _, AsyncWriteExt as _, split},
     net::{TcpListener, TcpStream},
     sync::mpsc,
     task::JoinSet,
+    time::sleep,
 };
 
 const PROTOCOL: &str = "portforward.k8s.io";
 const BUFFER: usize = 16 << 10;
+/// Before the next connection is taken when one could not be.
+const AFTER_FAILURE: Duration = Duration::from_secs(1);
 /// Frames that wait to be sent.
 const QUEUE: usize = 4;
 
@@ -76,12 +80,21 @@ async fn listen(
     loop {
         // Cancel-safe: accept and join_next lose nothing.
         let (connection, _) = tokio::select! {
-            accepted = listener.accept() => accepted?,
+            accepted = listener.accept() => match accepted {
+                Ok(accepted) => accepted,
+                // Too many files are open, most often. Those that are open go on.
+                Err(error) => {
+                    complain(&format!("nodelet: can't take another connection to port {port}: {error}"));
+                    sleep(AFTER_FAILURE).await;
+                    continue;
+                }
+            },
             Some(_) = connections.join_next() => continue,
         };
         let found = std::sync::Arc::clone(&found);
         connections.spawn(async move {
             if let Err(error) = forward(connection, &found, port).await {
+                let error = error_chain(&error);
                 complain(&format!("nodelet: a connection to port {port} failed: {error}"));
             }
         });
@@ -118,10 +131,10 @@ async fn carry(connection: TcpStream, stream: Upgraded, port: u16) -> Result<(),
     let upwards = async {
         let mut buffer = vec![0; BUFFER];
         loop {
-            let length = local_in.read(&mut buffer).await?;
+            let length = local_in.read(&mut buffer).await.map_err(SessionError::Local)?;
             let frame = data(pod, &buffer[..length], length == 0);
             if of_local.send(frame).await.is_err() || length == 0 {
-                return pending::<io::Result<()>>().await;
+                return pending().await;
             }
         }
     };
@@ -133,7 +146,7 @@ async fn carry(connection: TcpStream, stream: Upgraded, port: u16) -> Result<(),
             match frames.next().await.map_err(SessionError::Broke)? {
                 Some(Frame::Data { id, bytes, last }) => {
                     if id == pod {
-                        local_out.write_all(&bytes).await?;
+                        local_out.write_all(&bytes).await.map_err(SessionError::Local)?;
                     } else if id == errors {
                         told.extend_from_slice(&bytes);
                     }
@@ -148,16 +161,26 @@ async fn carry(connection: TcpStream, stream: Upgraded, port: u16) -> Result<(),
             }
         }
         if told.is_empty() {
-            return Ok(local_out.shutdown().await?);
+            return local_out.shutdown().await.map_err(SessionError::Local);
         }
         Err(SessionError::Failed(String::from_utf8_lossy(&told).into_owned()))
     };
     // Cancel-safe: the connection is over when one of them ends.
-    tokio::select! {
+    let ended = tokio::select! {
         ended = downwards => ended,
         broke = sending => broke.map_err(SessionError::Broke),
-        failed = upwards => Ok(failed?),
+        failed = upwards => failed,
+    };
+    match ended {
+        Err(SessionError::Local(error)) if is_closed(&error) => Ok(()),
+        ended => ended,
     }
+}
+
+/// Whether a client has closed its connection before it had read everything: no failure.
+fn is_closed(error: &io::Error) -> bool {
+    use io::ErrorKind::{BrokenPipe, ConnectionReset, NotConnected};
+    [BrokenPipe, ConnectionReset, NotConnected].contains(&error.kind())
 }
 
 #[cfg(test)]

@@ -32,6 +32,7 @@ use std::{
     process::ExitCode,
 };
 use thiserror::Error;
+use tokio::signal::unix::{SignalKind, signal};
 
 /// What the streams of a session are, in Kubernetes' words.
 const PROTOCOL: &str = "v4.channel.k8s.io";
@@ -57,6 +58,8 @@ pub(super) enum SessionError {
     Unfinished,
     #[error("the session ended because this end of it was closed")]
     Closed,
+    #[error("the local connection broke")]
+    Local(#[source] io::Error),
     #[error("interrupted")]
     Interrupted,
     #[error(transparent)]
@@ -65,6 +68,21 @@ pub(super) enum SessionError {
     NoPort(String),
     #[error("can't listen on {address}")]
     Listen { address: String, source: io::Error },
+}
+
+/// Waits until this process is told to end by a signal. What must not be left as it is, such as
+/// the terminal, can be put right then.
+async fn interrupted() -> io::Result<()> {
+    let mut interrupt = signal(SignalKind::interrupt())?;
+    let mut terminate = signal(SignalKind::terminate())?;
+    let mut hangup = signal(SignalKind::hangup())?;
+    // Cancel-safe: every arm only waits.
+    tokio::select! {
+        _ = interrupt.recv() => {}
+        _ = terminate.recv() => {}
+        _ = hangup.recv() => {}
+    }
+    Ok(())
 }
 
 /// The pod that is meant, and the agent.

@@ -16,7 +16,7 @@ mod unpack;
 use super::{
     EXIT_NO_AGENT, Found, SessionError,
     carry::{Ends, InputEnd, Messages, OutputEnd},
-    container, find,
+    container, find, interrupted,
 };
 use crate::{
     beneath,
@@ -36,7 +36,6 @@ use std::{
 };
 use thiserror::Error;
 use tokio::{
-    signal::unix::{SignalKind, signal},
     sync::{mpsc, oneshot},
     time::timeout,
 };
@@ -181,8 +180,6 @@ impl Copy {
         stdout: Option<mpsc::Sender<Vec<u8>>>,
         mut work: oneshot::Receiver<Result<(), CopyError>>,
     ) -> Result<(), SessionError> {
-        let mut interrupt = signal(SignalKind::interrupt())?;
-        let mut terminate = signal(SignalKind::terminate())?;
         let output = OutputEnd::Parts { stdout, stderr: Messages::Shown(Vec::new()) };
         let ends = Ends { input, output, tty: false };
         let both = async {
@@ -194,8 +191,7 @@ impl Copy {
         // Cancel-safe: after a signal the session is dropped with its channel.
         tokio::select! {
             outcome = both => return outcome,
-            _ = interrupt.recv() => {}
-            _ = terminate.recv() => {}
+            told = interrupted() => told?,
         }
         // A thread that hangs on a file system ends with this process.
         timeout(CLEANUP, work).await.ok();
