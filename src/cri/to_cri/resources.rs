@@ -23,7 +23,7 @@ pub(super) fn container(
     let request = container_requests(container).get("cpu");
     let mut resources = amounts(request, limit("cpu"), limit("memory"), node);
     resources.oom_score_adj = oom_score_adj(pod, container, node.memory_bytes);
-    resources.hugepage_limits = hugepage_limits(&limits, node);
+    resources.hugepage_limits = hugepage_limits(&limits, &whole, node);
     let swap_bytes = match node.swap {
         None => return resources,
         Some(Swap::No) => 0,
@@ -102,9 +102,10 @@ fn amounts(
     resources
 }
 
-/// One entry for each size that can be limited: a size that is not asked for is limited to 0.
-fn hugepage_limits(limits: &Amounts, node: &NodeFacts) -> Vec<v1::HugepageLimit> {
-    let asked = crate::podspec::hugepage_limits(limits);
+/// One entry for each size that can be limited: the limit of the container, or else of its pod. A
+/// size that neither of them has is limited to 0.
+fn hugepage_limits(own: &Amounts, whole: &Amounts, node: &NodeFacts) -> Vec<v1::HugepageLimit> {
+    let asked = [own, whole].map(crate::podspec::hugepage_limits).concat();
     let sizes = node.hugepage_sizes_bytes.iter();
     sizes
         .map(|size| v1::HugepageLimit {

@@ -447,6 +447,23 @@ fn a_pods_limit_bounds_its_containers() {
 }
 
 #[test]
+fn huge_pages_of_a_pod_are_those_of_its_containers() {
+    let limits = |own: Value, whole: Value| {
+        let spec = json!({
+            "containers": [{"name": "web", "resources": {"limits": own}}],
+            "resources": {"limits": whole},
+        });
+        let made = resources(&spec, &node()).hugepage_limits;
+        made.iter().map(|l| format!("{}={}", l.page_size, l.limit >> 20)).collect::<Vec<_>>()
+    };
+    let whole = json!({"hugepages-2Mi": "16Mi"});
+    assert_eq!(limits(json!({}), whole.clone()), ["2MB=16", "1GB=0"]);
+    assert_eq!(limits(json!({"hugepages-2Mi": "4Mi"}), whole.clone()), ["2MB=4", "1GB=0"]);
+    assert_eq!(limits(json!({"hugepages-1Gi": "1Gi"}), whole), ["2MB=16", "1GB=1024"]);
+    assert_eq!(limits(json!({}), json!({})), ["2MB=0", "1GB=0"]);
+}
+
+#[test]
 fn page_sizes_have_the_names_of_cgroup_files() {
     for (bytes, name) in
         [(64 << 10, "64KB"), (2 << 20, "2MB"), (1 << 30, "1GB"), (16 << 30, "16GB")]
