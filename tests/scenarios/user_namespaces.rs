@@ -102,7 +102,8 @@ pub fn a_pod_has_ids_of_its_own(kind: Kind) {
     world.finish();
 }
 
-/// Ids outlive the agent, no two pods have the same, and those of a pod that is gone are free.
+/// Ids outlive the agent, no two pods have the same, and those of a pod that has ended or is gone
+/// are free.
 pub fn ids_are_kept_until_their_pod_is_gone(kind: Kind) {
     let world = start(kind);
     let first = |pod: &str| ids(&world, pod, "main")[1];
@@ -135,6 +136,11 @@ pub fn ids_are_kept_until_their_pod_is_gone(kind: Kind) {
     let status = world.wait("it has ended", |status| status.phase("ends") == "Failed");
     let message = status.terminated("ends", "main").unwrap().message.clone();
     assert_eq!(message.as_deref(), Some("told\n"));
+    world.agent.kill();
+    world.agent.start();
+    world.drop_pod(&apart(Pod::running("five")));
+    world.wait_running("five");
+    assert_eq!(first("five"), 262_144);
     world.finish();
 }
 

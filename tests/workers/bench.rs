@@ -105,6 +105,12 @@ fn host_files(slot: &Slot, root_dir: PathBuf) -> HostFiles {
     })
 }
 
+fn start_fake(slot: &Slot) -> Fake {
+    let fake = Fake::start(&slot.dir().join("fake.sock"));
+    fake.add_user_namespaces();
+    fake
+}
+
 impl Bench {
     /// Workers without anything to do, that make no cgroups.
     pub(super) fn start() -> Self {
@@ -124,7 +130,7 @@ impl Bench {
 
     fn start_in(slot: Slot, cgroups: Option<&Path>) -> Self {
         let _in_runtime = tokio_runtime().enter();
-        let fake = Fake::start(&slot.dir().join("fake.sock"));
+        let fake = start_fake(&slot);
         let proxy = Proxy::start(&slot.dir().join("proxy.sock"), fake.socket());
         let cri = Cri::new(fake.socket());
         let journal = Arc::default();

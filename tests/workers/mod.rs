@@ -254,3 +254,27 @@ fn a_runtime_that_goes_away_ends_a_kill_which_is_tried_again() {
     let stops = stops.filter(|method| *method == "StopContainer").count();
     assert_eq!(stops, 4, "both are stopped again before the sandbox: {order:?}");
 }
+
+/// The first id on the host of the user namespace of a new sandbox.
+fn first_id(call: &Call) -> u32 {
+    let request: v1::RunPodSandboxRequest = call.request();
+    let context = request.config.unwrap().linux.unwrap().security_context.unwrap();
+    context.namespace_options.unwrap().userns_options.unwrap().uids[0].host_id
+}
+
+#[test]
+fn an_ended_pod_gives_the_ids_of_its_user_namespace_back() {
+    let bench = Bench::start();
+    let ended = Pod::with_main("ended", "exit 0").set("restartPolicy", "Never");
+    let ended = ended.set("hostUsers", false);
+    let [web, next] = ["web", "next"].map(|name| Pod::running(name).set("hostUsers", false));
+    bench.wish(&[&ended]);
+    bench.wait_view("it has ended for good", "ended", |view| view.is_some_and(|v| v.stopped));
+    bench.wish(&[&ended, &web]);
+    bench.wait_running("web");
+    bench.wish(&[&ended, &web, &next]);
+    bench.wait_running("next");
+    let first = |pod: &str| first_id(&bench.calls("RunPodSandbox", pod)[0].call);
+    assert_eq!(["ended", "web", "next"].map(first), [65_536, 65_536, 131_072]);
+    assert!(bench.order("ended").iter().all(|method| method != "RemovePodSandbox"));
+}

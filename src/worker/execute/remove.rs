@@ -86,7 +86,6 @@ pub(super) async fn clean_up(host: &Host, request: &Request) -> Outcome {
     if let Err(error) = request.shown("removing the pod's directories", removal).await {
         return failed(error);
     }
-    host.user_namespaces.release(&request.uid);
     Outcome::CleanedUp { uid: request.uid.clone() }
 }
 
@@ -97,7 +96,9 @@ async fn try_release(host: &Host, request: &Request) -> Result<(), HostError> {
     }
     request.shown("unmounting volumes", unmount(&host.volumes, &request.uid)).await?;
     request.shown("removing volumes", delete_volumes(&host.volumes, &request.uid)).await?;
-    request.shown("removing cgroups", remove_cgroups(host, request)).await
+    request.shown("removing cgroups", remove_cgroups(host, request)).await?;
+    host.user_namespaces.release(&request.uid);
+    Ok(())
 }
 
 async fn remove_cgroups(host: &Host, request: &Request) -> Result<(), HostError> {

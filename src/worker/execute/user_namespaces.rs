@@ -1,9 +1,12 @@
 //! Which pod has which ids of the host. The runtime is the database: an agent that starts finds the
 //! ids of a pod in its sandbox.
+//!
+//! A pod that has ended gives its ids back, and keeps a dead sandbox that names them. No file has
+//! them: on a disk the ids of a pod's files are those that the pod sees.
 
 use super::{Host, HostError, Request};
 use crate::{
-    cri::{CriError, ListFilter, RuntimeClient, from_cri},
+    cri::{CriError, ListFilter, RuntimeClient, from_cri, v1},
     model::{Order as _, PodUid, SandboxId, k8s},
     podspec::{IdRange, IdSpace, IdSpaceError, NoUserNamespace, has_user_namespace},
 };
@@ -62,7 +65,7 @@ impl UserNamespaces {
         Ok(range)
     }
 
-    /// Nothing of the pod is left.
+    /// Nothing of the pod runs, and its volumes are gone.
     pub(super) fn release(&self, uid: &PodUid) {
         self.taken().remove(uid);
     }
@@ -73,9 +76,11 @@ impl UserNamespaces {
     }
 }
 
-/// The ranges of all sandboxes, those of other agents included.
+/// The ranges of all sandboxes in which something may run, those of other agents included.
 async fn in_use(runtime: &RuntimeClient) -> Result<BTreeMap<PodUid, IdRange>, CriError> {
-    let mut sandboxes = runtime.list_sandboxes(ListFilter::All).await?;
+    let sandboxes = runtime.list_sandboxes(ListFilter::All).await?;
+    let containers = runtime.list_containers(ListFilter::All).await?;
+    let mut sandboxes = occupied(sandboxes, &containers);
     // The newest one of a pod is the one that counts.
     sandboxes.order_by_key(|sandbox| sandbox.created_at);
     let mut found = BTreeMap::new();
@@ -90,6 +95,20 @@ async fn in_use(runtime: &RuntimeClient) -> Result<BTreeMap<PodUid, IdRange>, Cr
     Ok(found)
 }
 
+/// The sandboxes that are ready, or have a container that has not ended: a container may outlive
+/// its sandbox.
+fn occupied(
+    mut sandboxes: Vec<v1::PodSandbox>,
+    containers: &[v1::Container],
+) -> Vec<v1::PodSandbox> {
+    sandboxes.retain(|sandbox| {
+        let mut inside = containers.iter().filter(|c| c.pod_sandbox_id == sandbox.id);
+        sandbox.state() == v1::PodSandboxState::SandboxReady
+            || inside.any(|c| c.state() != v1::ContainerState::ContainerExited)
+    });
+    sandboxes
+}
+
 /// The pod's ids; `None` for a pod that has those of the host.
 pub(super) async fn ids(
     host: &Host,
@@ -100,4 +119,39 @@ pub(super) async fn ids(
         return Ok(None);
     }
     Ok(Some(host.user_namespaces.range(&host.runtime, &request.uid).await?))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ids_count_while_something_may_run_with_them() {
+        let sandbox = |id: &str, state: v1::PodSandboxState| v1::PodSandbox {
+            id: id.to_owned(),
+            state: state.into(),
+            ..Default::default()
+        };
+        let container = |sandbox: &str, state: v1::ContainerState| v1::Container {
+            pod_sandbox_id: sandbox.to_owned(),
+            state: state.into(),
+            ..Default::default()
+        };
+        let dead = v1::PodSandboxState::SandboxNotready;
+        let sandboxes = vec![
+            sandbox("ready", v1::PodSandboxState::SandboxReady),
+            sandbox("ended", dead),
+            sandbox("outlived", dead),
+            sandbox("empty", dead),
+        ];
+        let containers = [
+            container("ready", v1::ContainerState::ContainerExited),
+            container("ended", v1::ContainerState::ContainerExited),
+            container("outlived", v1::ContainerState::ContainerExited),
+            container("outlived", v1::ContainerState::ContainerUnknown),
+        ];
+        let counted = occupied(sandboxes, &containers);
+        let ids: Vec<&str> = counted.iter().map(|sandbox| sandbox.id.as_str()).collect();
+        assert_eq!(ids, ["ready", "outlived"]);
+    }
 }

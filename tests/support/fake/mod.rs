@@ -113,6 +113,13 @@ impl Fake {
         self.shared.state().strict_groups = supported;
     }
 
+    /// From now on its default handler says that it can make user namespaces, as in containerd 2.x.
+    pub fn add_user_namespaces(&self) {
+        let features = v1::RuntimeHandlerFeatures { user_namespaces: true, ..Default::default() };
+        let handler = v1::RuntimeHandler { name: String::new(), features: Some(features) };
+        self.shared.state().handlers.push(handler);
+    }
+
     /// Makes an image pullable (not present yet).
     pub fn publish_image(&self, name: &str) {
         self.shared.state().published.insert(name.to_owned());

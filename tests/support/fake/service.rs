@@ -72,9 +72,9 @@ impl RuntimeService for CriService {
     }
 
     async fn status(&self, _: Request<v1::StatusRequest>) -> Answer<v1::StatusResponse> {
-        let (network_ready, strict_groups) = {
+        let (network_ready, strict_groups, runtime_handlers) = {
             let state = self.0.state();
-            (state.network_ready, state.strict_groups)
+            (state.network_ready, state.strict_groups, state.handlers.clone())
         };
         let condition =
             |kind: &str, status: bool, reason: &str, message: &str| v1::RuntimeCondition {
@@ -94,6 +94,7 @@ impl RuntimeService for CriService {
                 supplemental_groups_policy: strict_groups,
                 ..Default::default()
             }),
+            runtime_handlers,
             ..Default::default()
         })
     }

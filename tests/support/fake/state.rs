@@ -28,6 +28,8 @@ pub(super) struct State {
     pub(super) network_ready: bool,
     pub(super) cgroup_driver: Option<v1::CgroupDriver>,
     pub(super) strict_groups: bool,
+    /// The runtime handlers that it tells of.
+    pub(super) handlers: Vec<v1::RuntimeHandler>,
     /// What the second address of sandboxes begins with, where they have one.
     pub(super) second_family: Option<&'static str>,
     /// What was removed from under a running container, one line each.
@@ -86,6 +88,7 @@ impl State {
             network_ready: true,
             cgroup_driver: None,
             strict_groups: false,
+            handlers: Vec::new(),
             second_family: None,
             violations: BTreeSet::new(),
             names: HashMap::new(),
