@@ -274,12 +274,12 @@ impl View<'_> {
         k8s::ContainerStatus {
             restart_count: count(instance.restart_count.saturating_add(u32::from(unknown))),
             state: Some(state),
-            // It may have been removed where a disk was short.
+            // The instance before may be gone: a restart rule has removed it, or a disk was short.
             last_state: self.state_before(instance).or_else(|| {
-                let id = self.container_id(instance);
-                let same =
-                    |previous: &&k8s::ContainerStatus| id.is_some() && previous.container_id == id;
-                previous.filter(same)?.last_state.clone()
+                let previous = previous?;
+                let replaced = previous.container_id != self.container_id(instance);
+                let ended = previous.state.as_ref().filter(|state| state.terminated.is_some());
+                ended.filter(|_| replaced).or(previous.last_state.as_ref()).cloned()
             }),
             image: instance.image.to_string(),
             image_id: instance.image_ref.to_string(),

@@ -421,6 +421,32 @@ fn containers_that_vanish_are_accounted_for() {
     assert_eq!(container(&case.status(), "web"), container(&status, "web"));
 }
 
+#[test]
+fn a_new_instance_shows_the_end_of_one_that_is_gone() {
+    let last = |case: &Case| {
+        to_json(container(&case.status(), "web"))["lastState"]["terminated"]["exitCode"].clone()
+    };
+    let case = Case::of(observed(vec![instance("web", 0, exited(42))]));
+    let ended = case.status();
+    let waits = case.waiting("web", "RestartingAllContainers").status();
+    for previous in [ended, waits.clone()] {
+        let mut case = Case::of(observed(vec![instance("web", 1, running())]));
+        case.previous = Some(previous);
+        assert_eq!(last(&case), 42);
+        // It ends: its own end is not the one before.
+        case.previous = Some(case.status());
+        case.observed = observed(vec![instance("web", 1, exited(3))]);
+        assert_eq!(last(&case), 42);
+        case.previous = Some(case.status());
+        assert_eq!(last(&case), 42);
+    }
+    let mut case = Case::of(observed(Vec::new()));
+    case.previous = Some(waits);
+    case.previous = Some(case.status());
+    case.observed = observed(vec![instance("web", 1, running())]);
+    assert_eq!(last(&case), 42);
+}
+
 /// The state of each container, init containers first: its exit code, why it waits, or `running`.
 fn states(status: &k8s::PodStatus) -> String {
     let all = status.init_container_statuses.iter().chain(&status.container_statuses).flatten();

@@ -4,7 +4,7 @@
 
 use crate::support::{
     agent::Settings,
-    manifest::{FOREVER, Pod},
+    manifest::{FOREVER, Pod, STUBBORN},
     process::Process,
     status::Status,
     world::{Kind, World},
@@ -91,7 +91,7 @@ pub fn an_exit_code_restarts_all_containers(kind: Kind) {
          [ $(wc -l </data/main) = 1 ] && exit 88; {FOREVER}",
         begins("main")
     );
-    let runs = |name: &str| format!("{}; {FOREVER}", begins(name));
+    let runs = |name: &str| format!("{}; {STUBBORN}", begins(name));
     let pod = ruled("web", &main, &[rule("RestartAllContainers", "In", &[88])])
         .container("other", &runs("other"))
         .init("setup", &begins("setup"))
@@ -102,6 +102,12 @@ pub fn an_exit_code_restarts_all_containers(kind: Kind) {
         status.runs("web") && all.iter().all(|name| status.restarts("web", name) == 1)
     });
     let process = Process::of(&world, "web", "main");
+    // The first instances are gone. That of `main` asked for this, and two others were killed.
+    for (name, code) in [("main", 88), ("other", 137), ("setup", 0), ("sidecar", 137)] {
+        let last = status.container("web", name).and_then(|of| of.last_state.as_ref());
+        let ended = last.and_then(|state| state.terminated.as_ref());
+        assert_eq!(ended.map(|ended| ended.exit_code), Some(code), "{name}: {last:?}");
+    }
     for name in all {
         assert_eq!(process.read(&format!("/data/{name}")), "begun\nbegun\n", "{name}");
     }

@@ -385,6 +385,10 @@ fn a_restart_rule_restarts_all_containers() {
     world.take_trace();
     world.kill("web", 42);
     world.run();
+    let status = world.status.clone().unwrap();
+    let all = status.init_container_statuses.into_iter().chain(status.container_statuses);
+    let ends = all.flatten().map(|of| of.last_state.unwrap().terminated.unwrap().exit_code);
+    assert_eq!(ends.collect::<Vec<_>>(), [0, 137, 42], "of the former setup, api and web");
     world.advance(5);
     world.kill("web", 42);
     world.run();
