@@ -20,6 +20,7 @@ use nodelet::{
     model::{ContainerId, SandboxId, k8s},
 };
 use std::{
+    collections::BTreeSet,
     fs,
     path::{Path, PathBuf},
     sync::Arc,
@@ -169,6 +170,7 @@ impl Floor {
             dns: &dns,
             log_directory: &logs.display().to_string(),
             cgroup_parent: &format!("{}/kubepods/besteffort/pod{name}", self.cgroup_root),
+            volume_groups: &BTreeSet::new(),
             ids: None,
             node: &node(),
         });
@@ -198,6 +200,7 @@ impl Floor {
                 self.mount("termination-log", "/dev/termination-log"),
             ],
             target: None,
+            volume_groups: &BTreeSet::new(),
             ids: None,
             node: &node(),
         });

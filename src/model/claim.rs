@@ -35,7 +35,7 @@ pub enum ClaimAnswer {
 }
 
 /// The parts of a PersistentVolume that a pod needs. None of them can change except the mount
-/// options; as they were read first, they hold for the pod.
+/// options and the group; as they were read first, they hold for the pod.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct PersistentVolume {
@@ -48,6 +48,9 @@ pub struct PersistentVolume {
     /// `spec.mountOptions`
     #[serde(default)]
     pub mount_options: Vec<Box<str>>,
+    /// The group that may write to it, from its annotation `pv.beta.kubernetes.io/gid`.
+    #[serde(default)]
+    pub gid: Option<i64>,
 }
 
 /// The source of a PersistentVolume.

@@ -5,7 +5,11 @@ use crate::model::{
     ClaimAnswer, ClaimKey, CollectOrdered as _, NodeObjects, PersistentSource, PersistentVolume,
     k8s,
 };
-use std::{collections::BTreeMap, path::PathBuf, sync::Arc};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    path::PathBuf,
+    sync::Arc,
+};
 use thiserror::Error;
 
 /// A PersistentVolume as a pod uses it.
@@ -83,6 +87,13 @@ pub fn claimed_volumes(pod: &k8s::Pod, objects: &NodeObjects) -> ClaimedVolumes 
         Some((volume.name.clone(), found))
     };
     mounted_claims(pod).filter_map(bound).collect_ordered()
+}
+
+/// The groups that may write to PersistentVolumes which containers of the pod mount.
+#[must_use]
+pub fn volume_groups(pod: &k8s::Pod, objects: &NodeObjects) -> BTreeSet<i64> {
+    let claimed = claimed_volumes(pod, objects);
+    claimed.values().flatten().filter_map(|bound| bound.volume.gid).collect_ordered()
 }
 
 /// A PersistentVolume whose use is measured: one of kind `local` or `nfs`, as with a kubelet.
@@ -204,7 +215,9 @@ mod tests {
 
     fn bound(source: PersistentSource, is_block: bool) -> ClaimAnswer {
         let (name, mount_options) = ("pv".into(), Vec::new());
-        ClaimAnswer::Bound(Arc::new(PersistentVolume { name, is_block, source, mount_options }))
+        let gid = Some(7);
+        let volume = PersistentVolume { name, is_block, source, mount_options, gid };
+        ClaimAnswer::Bound(Arc::new(volume))
     }
 
     fn local() -> PersistentSource {
@@ -304,6 +317,15 @@ mod tests {
         ] {
             assert_eq!(error(&answered(&pod, answer)), expected);
         }
+    }
+
+    #[test]
+    fn groups_are_those_of_the_volumes_that_can_be_used() {
+        let pod = pod("persistentVolumeClaim", &json!({"claimName": "data"}));
+        let groups = |answer| volume_groups(&pod, &answered(&pod, answer));
+        assert_eq!(groups(bound(nfs(), false)), [7].into());
+        assert_eq!(groups(bound(nfs(), true)), [].into());
+        assert_eq!(groups(ClaimAnswer::Failed("PVC is not bound".into())), [].into());
     }
 
     #[test]

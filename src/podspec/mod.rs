@@ -41,7 +41,7 @@ pub use cgroup::{
 };
 pub use claims::{
     BoundVolume, ClaimError, ClaimedVolumes, MeasuredClaim, are_claims_known, bound_volume,
-    claim_keys, claimed_volumes, is_claimed, measured_claims,
+    claim_keys, claimed_volumes, is_claimed, measured_claims, volume_groups,
 };
 pub use env::{
     EnvContext, EnvError, ExpansionError, MAX_ENTRY_BYTES, MAX_EXEC_BYTES, TooLong, build_env,

@@ -35,6 +35,9 @@ const PROTECTION: &str = "kubernetes.io/pvc-protection";
 /// The older form of `spec.mountOptions`, which takes precedence: the options with commas between.
 const MOUNT_OPTIONS: &str = "volume.beta.kubernetes.io/mount-options";
 
+/// The group that may write to a volume.
+const GID: &str = "pv.beta.kubernetes.io/gid";
+
 /// The names that the API has for sources of PersistentVolumes which this agent does not mount.
 const OTHER_SOURCES: &[&str] = &[
     "awsElasticBlockStore",
@@ -170,6 +173,7 @@ fn volume_of(
     if affinity.is_some_and(|affinity| !volume_is_usable(&affinity, labels)) {
         return Ok(ClaimAnswer::Elsewhere(name.into()));
     }
+    let gid = sent.metadata.annotations.as_ref().and_then(|all| all.get(GID)?.parse().ok());
     let mount_options = mount_options(sent.metadata.annotations, sent.spec.mount_options);
     let source = if let Some(source) = sent.spec.host_path {
         if !mount_options.is_empty() {
@@ -191,7 +195,7 @@ fn volume_of(
         PersistentSource::Other(other.copied().unwrap_or("unknown").into())
     };
     let is_block = sent.spec.volume_mode.as_deref() == Some("Block");
-    let volume = PersistentVolume { name: name.into(), is_block, source, mount_options };
+    let volume = PersistentVolume { name: name.into(), is_block, source, mount_options, gid };
     Ok(ClaimAnswer::Bound(Arc::new(volume)))
 }
 
@@ -392,6 +396,21 @@ mod tests {
         assert_eq!(source("new", json!({})), PersistentSource::Other("unknown".into()));
         let block = json!({"claimRef": claim_ref, "volumeMode": "Block", "local": {"path": "/b"}});
         assert!(bound_volume(&block).is_block);
+    }
+
+    #[test]
+    fn a_volume_may_have_a_group() {
+        let gid = |annotations: Value| {
+            let spec = json!({"claimRef": {"uid": "c1"}, "nfs": {"server": "nas", "path": "/c"}});
+            let metadata = json!({"name": "pv", "annotations": annotations});
+            let sent = serde_json::from_value(json!({"metadata": metadata, "spec": spec})).unwrap();
+            let answer = volume_of(sent, "c1", &BTreeMap::new()).unwrap();
+            let ClaimAnswer::Bound(volume) = answer else { panic!("{answer:?}") };
+            volume.gid
+        };
+        assert_eq!(gid(json!({GID: "1234", MOUNT_OPTIONS: "ro"})), Some(1234));
+        assert_eq!(gid(json!({GID: "staff"})), None);
+        assert_eq!(gid(Value::Null), None);
     }
 
     #[test]

@@ -497,7 +497,7 @@ async fn a_saved_volume_of_an_unsupported_kind_is_read_again() {
     let claimed = claiming_pod();
     let source = PersistentSource::Other("nfs".into());
     let (name, mount_options) = ("pv".into(), Vec::new());
-    let volume = PersistentVolume { name, is_block: false, source, mount_options };
+    let volume = PersistentVolume { name, is_block: false, source, mount_options, gid: None };
     let key = claim_keys(&claimed.pod).remove(0);
     let claims = vec![(key, Arc::new(volume))];
     let saved = SavedAnswers { claims, ..SavedAnswers::default() };

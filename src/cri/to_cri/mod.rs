@@ -16,6 +16,7 @@ pub use security::thermal_throttle_paths;
 
 use crate::model::{ContainerId, k8s};
 use crate::podspec::IdRange;
+use std::collections::BTreeSet;
 use thiserror::Error;
 
 /// Facts and settings of the node that requests depend on.
@@ -78,6 +79,8 @@ pub struct SandboxInputs<'a> {
     pub log_directory: &'a str,
     /// The pod's cgroup as the runtime wants it; empty without cgroups per QoS class.
     pub cgroup_parent: &'a str,
+    /// The groups of its PersistentVolumes, see `podspec::volume_groups`.
+    pub volume_groups: &'a BTreeSet<i64>,
     /// The ids of the pod's user namespace; `None`: those of the host.
     pub ids: Option<IdRange>,
     /// The node.
@@ -113,6 +116,8 @@ pub struct ContainerInputs<'a> {
     /// The running container whose process id namespace an ephemeral container shares, if the
     /// containers of the pod do not share one anyway.
     pub target: Option<&'a ContainerId>,
+    /// The groups of the PersistentVolumes of the pod, see `podspec::volume_groups`.
+    pub volume_groups: &'a BTreeSet<i64>,
     /// The ids of the pod's user namespace; `None`: those of the host.
     pub ids: Option<IdRange>,
     /// The node.

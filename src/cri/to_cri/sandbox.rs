@@ -37,7 +37,7 @@ pub fn sandbox_config(inputs: &SandboxInputs<'_>) -> v1::PodSandboxConfig {
         annotations: meta.annotations.clone().unwrap_or_default(),
         linux: Some(v1::LinuxPodSandboxConfig {
             cgroup_parent: inputs.cgroup_parent.to_owned(),
-            security_context: Some(security::sandbox(spec, inputs.ids)),
+            security_context: Some(security::sandbox(spec, inputs)),
             sysctls: sysctls(spec),
             overhead: Some(resources::overhead(spec, inputs.node)),
             resources: Some(resources::sandbox(spec, inputs.node)),

@@ -1,10 +1,10 @@
 //! Security contexts, namespaces and profiles.
 
-use super::{ConfigError, ContainerInputs};
+use super::{ConfigError, ContainerInputs, SandboxInputs};
 use crate::cri::v1;
 use crate::model::{ContainerId, PodKey, k8s};
 use crate::podspec::{IdRange, all_containers, pod_display, uid_of};
-use std::path::Path;
+use std::{collections::BTreeSet, path::Path};
 
 /// Kernel interfaces that containers don't see.
 const MASKED: [&str; 12] = [
@@ -29,15 +29,16 @@ const APPARMOR_ANNOTATION: &str = "container.apparmor.security.beta.kubernetes.i
 /// Context of a pod's sandbox.
 pub(super) fn sandbox(
     spec: &k8s::PodSpec,
-    ids: Option<IdRange>,
+    inputs: &SandboxInputs<'_>,
 ) -> v1::LinuxSandboxSecurityContext {
     let pod = spec.security_context.as_ref();
+    let [fs_group, own, of_volumes] = supplemental_groups(pod, inputs.volume_groups);
     v1::LinuxSandboxSecurityContext {
-        namespace_options: Some(namespaces(spec, ids)),
+        namespace_options: Some(namespaces(spec, inputs.ids)),
         selinux_options: pod.and_then(|sc| sc.se_linux_options.as_ref()).map(selinux),
         run_as_user: int64(pod.and_then(|sc| sc.run_as_user)),
         run_as_group: int64(pod.and_then(|sc| sc.run_as_group)),
-        supplemental_groups: supplemental_groups(pod),
+        supplemental_groups: [fs_group, of_volumes, own].concat(),
         supplemental_groups_policy: groups_policy(pod).into(),
         privileged: all_containers(spec).any(|container| is_privileged(&container)),
         // Independent of the containers: a sandbox runs no program of the user.
@@ -78,6 +79,7 @@ pub(super) fn container(
     if !unmasked {
         masked_paths.extend(inputs.node.masked_paths.iter().cloned());
     }
+    let [fs_group, own_groups, of_volumes] = supplemental_groups(pod, inputs.volume_groups);
     let (apparmor, apparmor_profile) = apparmor(inputs, pod, own)?;
     #[allow(deprecated, reason = "older runtimes read the text form of the AppArmor profile only")]
     Ok(v1::LinuxContainerSecurityContext {
@@ -93,7 +95,7 @@ pub(super) fn container(
         run_as_group: int64(group),
         run_as_username,
         readonly_rootfs: own.and_then(|sc| sc.read_only_root_filesystem) == Some(true),
-        supplemental_groups: supplemental_groups(pod),
+        supplemental_groups: [fs_group, own_groups, of_volumes].concat(),
         supplemental_groups_policy: groups_policy(pod).into(),
         no_new_privs: own.and_then(|sc| sc.allow_privilege_escalation) == Some(false),
         masked_paths,
@@ -212,10 +214,18 @@ pub(super) fn id_mappings(ids: Option<IdRange>) -> Vec<v1::IdMapping> {
     ids.map(mapping).into_iter().collect()
 }
 
-fn supplemental_groups(pod: Option<&k8s::PodSecurityContext>) -> Vec<i64> {
-    let fs_group = pod.and_then(|sc| sc.fs_group);
-    let groups = pod.and_then(|sc| sc.supplemental_groups.as_ref());
-    fs_group.into_iter().chain(groups.into_iter().flatten().copied()).collect()
+/// `fsGroup`, the other groups of the pod, and those of its volumes that the pod has not named. As
+/// with the kubelet, their order in a sandbox is not that in a container.
+fn supplemental_groups(
+    pod: Option<&k8s::PodSecurityContext>,
+    volume_groups: &BTreeSet<i64>,
+) -> [Vec<i64>; 3] {
+    let fs_group: Vec<i64> = pod.and_then(|sc| sc.fs_group).into_iter().collect();
+    let own = pod.and_then(|sc| sc.supplemental_groups.clone()).unwrap_or_default();
+    let of_volumes = volume_groups.iter().copied();
+    let of_volumes =
+        of_volumes.filter(|gid| !fs_group.contains(gid) && !own.contains(gid)).collect();
+    [fs_group, own, of_volumes]
 }
 
 fn groups_policy(pod: Option<&k8s::PodSecurityContext>) -> v1::SupplementalGroupsPolicy {

@@ -45,6 +45,7 @@ fn sandbox(spec: &Value, node: &NodeFacts) -> v1::PodSandboxConfig {
         dns: &dns,
         log_directory: "/var/log/pods/default_web-node1_1a2b",
         cgroup_parent: "/kubepods/burstable/pod1a2b",
+        volume_groups: &groups_of(spec),
         ids: ids_of(spec),
         node,
     })
@@ -52,6 +53,11 @@ fn sandbox(spec: &Value, node: &NodeFacts) -> v1::PodSandboxConfig {
 
 fn ids_of(spec: &Value) -> Option<IdRange> {
     (spec["hostUsers"] == false).then_some(IdRange { first: 131_072, length: 65_536 })
+}
+
+/// The groups of the volumes of a pod that has a group for its own ones.
+fn groups_of(spec: &Value) -> BTreeSet<i64> {
+    if spec["securityContext"]["fsGroup"].is_null() { BTreeSet::new() } else { [7, 3000].into() }
 }
 
 const IMAGE: ImageInputs<'_> = ImageInputs { reference: "sha256:abc", uid: None, username: "" };
@@ -88,6 +94,7 @@ fn container_with(
         env: &env,
         mounts: &mounts,
         target: None,
+        volume_groups: &groups_of(spec),
         ids: ids_of(&serde_json::to_value(pod.spec.as_ref()).unwrap()),
         node,
     })
@@ -115,6 +122,7 @@ fn an_image_is_mounted_by_its_id_and_noted_for_the_collection() {
         env: &[],
         mounts: &[image("sha256:b", "a/b"), image("sha256:a", ""), image("sha256:b", "")],
         target: None,
+        volume_groups: &BTreeSet::new(),
         ids: None,
         node: &node(),
     })
@@ -242,6 +250,7 @@ fn ephemeral_with(spec: &Value, target: Option<&str>) -> v1::ContainerConfig {
         env: &[],
         mounts: &[],
         target: target.as_ref(),
+        volume_groups: &BTreeSet::new(),
         ids: None,
         node: &node(),
     })

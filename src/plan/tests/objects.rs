@@ -282,7 +282,7 @@ fn a_pod_waits_for_its_volume_claim() {
 
     let source = PersistentSource::Local { path: "/disk".into() };
     let (name, mount_options) = ("pv".into(), Vec::new());
-    let volume = PersistentVolume { name, is_block: false, source, mount_options };
+    let volume = PersistentVolume { name, is_block: false, source, mount_options, gid: None };
     claim_answer(&mut world, ClaimAnswer::Bound(Arc::new(volume)));
     assert_eq!(world.line(), "Running 1/1 0");
 

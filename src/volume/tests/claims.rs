@@ -14,7 +14,8 @@ fn claimed(source: PersistentSource, read_only: bool) -> ClaimedVolumes {
 fn claimed_with(source: PersistentSource, read_only: bool, options: &[&str]) -> ClaimedVolumes {
     let mount_options = options.iter().map(|option| (*option).into()).collect();
     let name = "pv".into();
-    let volume = Arc::new(PersistentVolume { name, is_block: false, source, mount_options });
+    let volume =
+        Arc::new(PersistentVolume { name, is_block: false, source, mount_options, gid: None });
     [("v".to_owned(), Ok(BoundVolume { volume, read_only }))].into()
 }
 

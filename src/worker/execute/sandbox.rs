@@ -16,8 +16,12 @@ use crate::{
         k8s,
     },
     plan::{CreateSandbox, Outcome, Step, Taken},
-    podspec::{NoRuntimeClass, check_user_namespace, hostname, pod_cgroup_name, runtime_handler},
+    podspec::{
+        NoRuntimeClass, check_user_namespace, hostname, pod_cgroup_name, runtime_handler,
+        volume_groups,
+    },
 };
+use std::collections::BTreeSet;
 
 pub(super) async fn create(host: &Host, request: &Request, create: &CreateSandbox) -> Outcome {
     let step = Step::Sandbox { attempt: create.attempt };
@@ -148,6 +152,7 @@ pub(super) async fn config(
         dns: &dns,
         log_directory: &log_directory.to_string_lossy(),
         cgroup_parent: &cgroup_parent,
+        volume_groups: &volume_groups(pod, &request.objects),
         ids: user_namespaces::ids(host, request, pod).await?,
         node: &host.settings.facts,
     });
@@ -165,6 +170,7 @@ pub(super) fn config_for_pulls(host: &Host, pod: &k8s::Pod) -> v1::PodSandboxCon
         dns: &DnsInputs::default(),
         log_directory: "",
         cgroup_parent: "",
+        volume_groups: &BTreeSet::new(),
         ids: None,
         node: &host.settings.facts,
     })

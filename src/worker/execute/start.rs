@@ -18,7 +18,7 @@ use crate::{
     plan::{Failure, Outcome, Restart, StartContainer, Step, Stop, grace_seconds},
     podspec::{
         EnvContext, any_container_of, build_env, claimed_volumes, container_amounts,
-        container_hash, expand_sub_path, hostname, is_host_network, primary_ips,
+        container_hash, expand_sub_path, hostname, is_host_network, primary_ips, volume_groups,
     },
     volume::{HostMount, MountInputs, RecursiveReadOnly},
 };
@@ -316,6 +316,7 @@ impl Start<'_> {
             env: &inside.env,
             mounts: &inside.mounts,
             target: self.action.target.as_ref(),
+            volume_groups: &volume_groups(self.pod, &self.request.objects),
             ids: user_namespaces::ids(self.host, self.request, self.pod).await?,
             node: &self.host.settings.facts,
         })?;
