@@ -278,3 +278,21 @@ fn an_ended_pod_gives_the_ids_of_its_user_namespace_back() {
     assert_eq!(["ended", "web", "next"].map(first), [65_536, 65_536, 131_072]);
     assert!(bench.order("ended").iter().all(|method| method != "RemovePodSandbox"));
 }
+
+#[test]
+fn an_event_about_a_failed_start_has_the_name_of_the_container() {
+    let bench = Bench::start();
+    // The sandbox is the first thing that this runtime makes.
+    let id: &str = format!("{:016x}{}", 2, "f".repeat(48)).leak();
+    let message: &str = format!("failed to create task {id:?}").leak();
+    bench.proxy.on("StartContainer").pod("web").times(1).fail(Code::Unknown, message);
+    bench.wish(&[&Pod::running("web")]);
+    let started = bench.wait_called("StartContainer", "web", 1);
+    assert_eq!(started[0].call.request::<v1::StartContainerRequest>().container_id, id);
+    let told = || bench.events("Failed", "Error: failed to create task \"main\"");
+    bench.wait("the event is told", told, |count| *count == 1);
+    bench.wait_view("its status has the id", "web", |view| {
+        let status = serde_json::to_value(view.map(|view| &*view.status)).unwrap();
+        status["containerStatuses"][0]["state"]["waiting"]["message"] == message
+    });
+}

@@ -191,9 +191,12 @@ impl Start<'_> {
         if let Err(error) = started {
             let step = Step::Start { container: self.action.name.clone(), id: made.id.clone() };
             let message = self.host.explained(error.message());
-            let mut failure = self.failed(step, "RunContainerError", message);
+            // As in the kubelet's events, so that all failures of a crash loop are one event.
+            let shown = message.replace(made.id.as_str(), &self.action.name);
+            self.event(EventKind::Warning, "Failed", format!("Error: {shown}"));
+            let mut failure = self.request.failure(step, "RunContainerError", message);
             failure.left = Some(Box::new(made));
-            return Err(failure);
+            return Err(Box::new(failure));
         }
         made.state = ContainerState::Running { started_at: clock::now().wall };
         self.event(EventKind::Normal, "Started", "Container started".to_owned());
