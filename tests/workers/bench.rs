@@ -79,7 +79,7 @@ pub(super) struct Bench {
     /// Between workers and runtime.
     pub(super) proxy: Proxy,
     /// Looks at the runtime past the proxy.
-    cri: Cri,
+    pub(super) cri: Cri,
     _fake: Fake,
     journal: Arc<Mutex<Vec<Entry>>>,
     log: watch::Receiver<Arc<EventLog>>,
@@ -320,15 +320,15 @@ impl Bench {
     }
 
     /// Makes a sandbox of another agent for the same incarnation of a pod, and waits until it is
-    /// seen.
+    /// seen; gives its id.
     #[track_caller]
-    pub(super) fn make_foreign_sandbox(&self, pod: &Pod) {
+    pub(super) fn make_foreign_sandbox(&self, pod: &Pod, attempt: u32) -> String {
         let DesiredPod { key, uid, .. } = desired(pod);
         let metadata = v1::PodSandboxMetadata {
             name: key.name.to_string(),
             namespace: key.namespace.to_string(),
             uid: uid.to_string(),
-            attempt: 7,
+            attempt,
         };
         let labels = [
             (POD_NAME_LABEL, metadata.name.as_str()),
@@ -339,9 +339,10 @@ impl Bench {
         let labels = labels.map(|(key, value)| (key.to_owned(), value.to_owned())).into();
         let config =
             v1::PodSandboxConfig { metadata: Some(metadata), labels, ..Default::default() };
-        self.cri.run_sandbox(config).unwrap();
+        let id = self.cri.run_sandbox(config).unwrap();
         let seen = || self.set_view.borrow().foreign.clone();
         self.wait("the foreign sandbox is seen", seen, |all| all.iter().any(|pod| pod.key == key));
+        id
     }
 
     /// Makes the cgroup of a pod without requests in the tree of [`Self::start_with_cgroups`].

@@ -163,7 +163,7 @@ fn an_eviction_kills_no_foreign_pod_of_the_same_uid() {
     let sleeper = Sleeper::start();
     let (ours, theirs) = (Pod::running("ours"), Pod::running("theirs"));
     let cgroups = [&ours, &theirs].map(|pod| bench.cgroup(pod));
-    bench.make_foreign_sandbox(&theirs);
+    bench.make_foreign_sandbox(&theirs, 7);
     bench.wish(&[&ours, &theirs]);
     bench.wait_running("ours");
     bench.wait_view("the pod waits", "theirs", |view| view.is_some());
@@ -182,7 +182,7 @@ fn an_eviction_kills_no_foreign_pod_of_the_same_uid() {
 fn what_runs_has_a_record_or_is_wished_is_no_leftover() {
     let bench = Bench::start();
     let [wished, made, ends, foreign] = ["wished", "made", "ends", "foreign"].map(Pod::running);
-    bench.make_foreign_sandbox(&foreign);
+    bench.make_foreign_sandbox(&foreign, 7);
     bench.wish(&[&wished, &ends]);
     bench.wait_running("wished");
     bench.wait_running("ends");
@@ -295,4 +295,29 @@ fn an_event_about_a_failed_start_has_the_name_of_the_container() {
         let status = serde_json::to_value(view.map(|view| &*view.status)).unwrap();
         status["containerStatuses"][0]["state"]["waiting"]["message"] == message
     });
+}
+
+#[test]
+fn a_pod_that_is_deleted_has_no_event_about_its_sandbox() {
+    let bench = Bench::start();
+    let (web, last) = (Pod::running("web"), Pod::running("z"));
+    let held = bench.proxy.on("RunPodSandbox").pod("web").times(1).hang();
+    bench.wish(&[&web, &last]);
+    bench.wait_running("z");
+    bench.wait_called("RunPodSandbox", "web", 1);
+    // It has the name, so the call fails.
+    let foreign = bench.make_foreign_sandbox(&web, 0);
+    bench.wish(&[]);
+    // The workers hear of it in the order of the pods' names.
+    bench.wait_gone("z");
+    bench.proxy.lift(held);
+    let answer = || {
+        let calls = bench.proxy.mutating_calls();
+        let made = calls.iter().find(|one| one.method == "RunPodSandbox" && one.is_for("web"));
+        made.and_then(|call| call.answered).map(|(code, _)| code)
+    };
+    bench.wait("the call fails", answer, |code| *code == Some(Code::Unknown));
+    bench.cri.remove_sandbox(&foreign).unwrap();
+    bench.wait_gone("web");
+    assert_eq!(bench.events("FailedCreatePodSandBox", ""), 0);
 }

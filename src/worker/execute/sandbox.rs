@@ -27,7 +27,10 @@ pub(super) async fn create(host: &Host, request: &Request, create: &CreateSandbo
     let step = Step::Sandbox { attempt: create.attempt };
     let failed = |message: String, taken: Option<Taken>| {
         let message = format!("Failed to create pod sandbox: {message}");
-        host.record(request, EventKind::Warning, "FailedCreatePodSandBox", message.clone());
+        // As with the kubelet: nobody needs the sandbox of a pod that is to end.
+        if !request.cancel.is_cancelled() {
+            host.record(request, EventKind::Warning, "FailedCreatePodSandBox", message.clone());
+        }
         let mut failure = request.failure(step.clone(), "FailedCreatePodSandBox", message);
         failure.taken = taken;
         Outcome::Failed(failure)
