@@ -64,9 +64,10 @@ pub(super) fn conditions(
     let restarting = input.plan.is_some_and(|plan| {
         plan.waiting.values().any(|waiting| waiting.reason == "RestartingAllContainers")
     });
-    if restarting {
-        let reason = Some("RestartAllContainersStarted");
-        findings.push(("AllContainersRestarting", Finding { status: true, reason, message: None }));
+    if may_restart_all(input) {
+        let reason = restarting.then_some("RestartAllContainersStarted");
+        let message = restarting.then(|| "container exited with restart policy rule".to_owned());
+        findings.push(("AllContainersRestarting", Finding { status: restarting, reason, message }));
     }
     let disruption = input.terminal.and_then(|terminal| terminal.disruption.as_ref());
     if let Some((reason, message)) = disruption {
@@ -124,6 +125,13 @@ fn gate_condition<'a>(input: &StatusInput<'a>, type_: &str) -> Option<&'a k8s::P
     let written = input.pod.status.as_ref().and_then(|status| status.conditions.as_ref());
     let written = written.into_iter().flatten().find(|condition| condition.type_ == type_);
     written.or_else(|| previous_condition(input, type_))
+}
+
+/// True when a restart rule of a container may restart all containers of the pod.
+fn may_restart_all(input: &StatusInput<'_>) -> bool {
+    let containers = init_of(input.pod).iter().chain(regular_of(input.pod));
+    let mut rules = containers.flat_map(|one| one.restart_policy_rules.iter().flatten());
+    rules.any(|rule| rule.action == "RestartAllContainers")
 }
 
 fn has_sandbox(input: &StatusInput<'_>) -> bool {

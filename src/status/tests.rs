@@ -365,6 +365,28 @@ fn conditions_tell_what_is_missing() {
 }
 
 #[test]
+fn a_pod_with_the_rule_says_whether_all_containers_restart() {
+    let condition = |case: &Case| {
+        let status = case.status();
+        let mut all = status.conditions.unwrap().into_iter();
+        all.find(|condition| condition.type_ == "AllContainersRestarting")
+    };
+    let mut case = Case::of(up());
+    assert_eq!(condition(&case), None);
+    let rule = json!({"action": "RestartAllContainers", "exitCodes": {"operator": "In"}});
+    let mut pod = to_json(pod());
+    pod["spec"]["initContainers"][1]["restartPolicyRules"] = json!([rule]);
+    case.pod = serde_json::from_value(pod).unwrap();
+    let rests = condition(&case).unwrap();
+    assert_eq!((rests.status.as_str(), rests.reason, rests.message), ("False", None, None));
+    let restarts = condition(&case.waiting("web", "RestartingAllContainers")).unwrap();
+    assert_eq!(restarts.status, "True");
+    assert_eq!(restarts.reason.as_deref(), Some("RestartAllContainersStarted"));
+    let message = "container exited with restart policy rule";
+    assert_eq!(restarts.message.as_deref(), Some(message));
+}
+
+#[test]
 fn a_transition_time_moves_only_when_the_status_does() {
     let mut case = Case::of(up());
     let first = case.status();
