@@ -62,7 +62,13 @@ impl HttpGet {
     /// The URL, for messages.
     pub(super) fn url(&self) -> String {
         let scheme = if self.https { "https" } else { "http" };
-        format!("{scheme}://{}{}", host_and_port(&self.host, self.port), self.path)
+        format!("{scheme}://{}{}", self.address(), self.path)
+    }
+
+    /// Host and port, for messages.
+    #[must_use]
+    pub fn address(&self) -> String {
+        host_and_port(&self.host, self.port)
     }
 
     pub(super) fn without_tls(&self) -> Self {

@@ -289,6 +289,7 @@ async fn a_server_without_tls_fails_a_probe_and_serves_a_hook() {
         }
     });
     let get = request(noisy, json!({"scheme": "HTTPS"}));
+    assert_eq!(get.address(), format!("127.0.0.1:{noisy}"));
     assert!(failure(handlers().http_probe(&get, LIMIT).await).contains("tls: "));
     assert_eq!(handlers().http_hook(&get, LIMIT).await, Ok(HookAnswer { fell_back: true }));
     // The status does not matter to a hook.

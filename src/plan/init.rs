@@ -96,8 +96,7 @@ fn keep_running(
                 && is_started(cx, container, instance)
         }
         ContainerState::Running { .. } => {
-            let message =
-                format!("Container {} definition changed, will be restarted", container.name);
+            let message = format!("Init container {} definition changed", container.name);
             kill(cx, instance, Some(message), plan);
             false
         }

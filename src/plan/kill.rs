@@ -67,10 +67,14 @@ impl Stop<'_> {
         container: &ObservedContainer,
         message: Option<String>,
     ) -> KillContainer {
-        let field_path = kind_of(self.pod, &container.name).field_path(&container.name);
+        let kind = kind_of(self.pod, &container.name);
         let message = message.unwrap_or_else(|| match container.state {
             ContainerState::Unknown => {
-                "Container is in \"unknown\" state, try killing it before restart".to_owned()
+                let what = match kind {
+                    ContainerKind::Init | ContainerKind::Sidecar => "Init container",
+                    ContainerKind::Regular | ContainerKind::Ephemeral => "Container",
+                };
+                format!("{what} is in \"unknown\" state, try killing it before restart")
             }
             ContainerState::Created
             | ContainerState::Running { .. }
@@ -85,7 +89,7 @@ impl Stop<'_> {
                 target: EventTarget::Pod {
                     key: self.key.clone(),
                     uid: container.uid.clone(),
-                    field_path: Some(field_path),
+                    field_path: Some(kind.field_path(&container.name)),
                 },
                 kind: EventKind::Normal,
                 reason: "Killing",

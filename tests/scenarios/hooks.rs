@@ -146,8 +146,11 @@ fn assert_answered(status: &Status, web: &Web, failure: &str) {
         let fell_back = status.has_event("LifecycleHTTPFallback", &container);
         assert_eq!(fell_back, name == "plain", "{name}: {status:?}");
     }
-    let words = "request to HTTPS lifecycle hook got HTTP response, retry with HTTP succeeded";
-    assert!(status.has_event("LifecycleHTTPFallback", words), "{status:?}");
+    let words = format!(
+        "request to HTTPS lifecycle hook 127.0.0.1:{} got HTTP response, retry with HTTP succeeded",
+        web.port()
+    );
+    assert!(status.has_event("LifecycleHTTPFallback", &words), "{status:?}");
     assert!(web.asked("/elsewhere").is_empty(), "a redirect to another host was followed");
 }
 

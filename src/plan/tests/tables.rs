@@ -168,6 +168,28 @@ fn states_of_a_container_and_what_follows() {
 }
 
 #[test]
+fn a_kill_says_why_in_the_words_for_the_kind_of_container() {
+    let mut proxy = container("proxy");
+    proxy["restartPolicy"] = json!("Always");
+    let spec = json!({"initContainers": [proxy], "containers": [container("web")]});
+    let changed: fn(&mut ObservedContainer) = |one| one.hash = "another".into();
+    let unknown: fn(&mut ObservedContainer) = |one| one.state = ContainerState::Unknown;
+    for (name, change, expected) in [
+        ("proxy", changed, "Init container proxy definition changed"),
+        ("web", changed, "Container web definition changed, will be restarted"),
+        ("proxy", unknown, "Init container is in \"unknown\" state, try killing it before restart"),
+        ("web", unknown, "Container is in \"unknown\" state, try killing it before restart"),
+    ] {
+        let mut world = running(&spec);
+        change(world.truth.containers.iter_mut().find(|one| &*one.name == name).unwrap());
+        world.list();
+        let plan = world.plan();
+        let [Action::KillContainer(kill)] = &plan.actions[..] else { panic!("{:?}", plan.actions) };
+        assert_eq!((&*kill.name, kill.event.message.as_str()), (name, expected));
+    }
+}
+
+#[test]
 fn an_oom_killed_init_container_has_failed_even_with_code_0() {
     let spec = json!({"initContainers": [container("setup")], "containers": [container("web")]});
     let mut world = World::of(&spec);

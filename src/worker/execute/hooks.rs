@@ -87,11 +87,11 @@ impl Hooked<'_> {
         let answer = self.host.handlers.http_hook(&get, limit.unwrap_or(FOREVER)).await;
         let answer = answer.map_err(|error| format!("error: {error}"))?;
         if answer.fell_back {
-            self.event(
-                EventKind::Warning,
-                "LifecycleHTTPFallback",
-                "request to HTTPS lifecycle hook got HTTP response, retry with HTTP succeeded",
+            let message = format!(
+                "request to HTTPS lifecycle hook {} got HTTP response, retry with HTTP succeeded",
+                get.address()
             );
+            self.event(EventKind::Warning, "LifecycleHTTPFallback", &message);
         }
         Ok(())
     }
