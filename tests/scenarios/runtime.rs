@@ -257,10 +257,12 @@ pub fn a_pod_without_cluster_dns_is_told_in_a_cluster(kind: Kind) {
         let events = status.events.iter().filter(of);
         events.filter(|event| event["involvedObject"]["name"] == name).collect()
     };
-    for name in ["web-node1", "node1"] {
+    let uid = &status.pod("web").unwrap().uid;
+    let of_pod = format!("pod: \"web-node1_default({uid})\". {TEXT}");
+    for (name, message) in [("web-node1", of_pod.as_str()), ("node1", TEXT)] {
         let events = about(name);
         assert_eq!(events.len(), 1, "{:#?}", status.events);
-        assert_eq!(events[0]["message"], serde_json::Value::from(TEXT));
+        assert_eq!(events[0]["message"], serde_json::Value::from(message));
         assert_eq!(events[0]["count"], 1, "{:#?}", events[0]);
     }
     assert_eq!(about("none-node1").len(), 0, "{:#?}", status.events);

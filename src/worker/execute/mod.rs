@@ -44,7 +44,7 @@ use crate::{
     },
     plan::{Action, Failure, Outcome, PlanSettings, Step},
     pleg::PlegHandle,
-    podspec::{Amounts, CgroupOptions},
+    podspec::{Amounts, CgroupOptions, pod_display},
     store::Store,
     volume::Volumes,
 };
@@ -183,16 +183,18 @@ impl Host {
     /// Emits the events about the DNS configuration of a new sandbox, as the kubelet does.
     fn record_dns(&self, request: &Request, warning: &DnsWarning) {
         let (kind, reason) = (EventKind::Warning, warning.reason());
+        let mut message = warning.to_string();
         if *warning == DnsWarning::MissingClusterDns {
             // Without a cluster there is no cluster DNS. ClusterFirst is the default of every
             // manifest, so there would be a warning for each pod.
             if !self.settings.in_cluster {
                 return;
             }
-            let message = warning.to_string();
+            let of_pod = format!("pod: \"{}\". {message}", pod_display(&request.key, &request.uid));
             self.events.record(Event { target: EventTarget::Node, kind, reason, message });
+            message = of_pod;
         }
-        self.record(request, kind, reason, warning.to_string());
+        self.record(request, kind, reason, message);
     }
 
     /// The error message of the runtime. If the cgroup drivers do not match, an explanation is put
