@@ -87,6 +87,8 @@ pub mod annotation {
     /// The runtime's ids of the images of the container's volumes, with a comma between them: lists
     /// of containers do not show mounts. Our own.
     pub const IMAGE_VOLUMES: &str = "nodelet.dev/image-volumes";
+    /// `lifecycle.preStop` as JSON. Other tools read it.
+    pub const PRE_STOP: &str = "io.kubernetes.container.preStopHandler";
     /// `ports` as JSON.
     pub const PORTS: &str = "io.kubernetes.container.ports";
     /// `terminationGracePeriodSeconds` of the pod.

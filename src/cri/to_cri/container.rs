@@ -97,6 +97,11 @@ fn annotations(inputs: &ContainerInputs<'_>) -> BTreeMap<String, String> {
         let ids = images.into_iter().collect::<Vec<_>>().join(",");
         annotations.insert(annotation::IMAGE_VOLUMES.to_owned(), ids);
     }
+    let lifecycle = container.lifecycle.as_ref();
+    if let Some(hook) = lifecycle.and_then(|lifecycle| lifecycle.pre_stop.as_ref()) {
+        let json = serde_json::to_string(hook).unwrap_or_default();
+        annotations.insert(annotation::PRE_STOP.to_owned(), json);
+    }
     let ports: Vec<PortJson<'_>> = container.ports.iter().flatten().map(PortJson::of).collect();
     if !ports.is_empty() {
         let json = serde_json::to_string(&ports).unwrap_or_default();

@@ -157,6 +157,7 @@ fn full() -> Value {
             "command": ["sh", "-c", "echo $(WHO)"], "args": ["$(NONE)"],
             "stdin": true, "stdinOnce": true, "tty": true,
             "terminationMessagePath": "/dev/termination-log", "terminationMessagePolicy": "File",
+            "lifecycle": {"preStop": {"exec": {"command": ["sleep", "5"]}}},
             "ports": [
                 {"name": "http", "containerPort": 80, "hostPort": 8080, "protocol": "TCP"},
                 {"name": "http", "containerPort": 81, "protocol": "TCP"},
