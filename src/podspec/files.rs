@@ -35,6 +35,11 @@ pub struct VolumeFile {
 /// Files by their path below the volume, with `/` between the parts.
 pub type VolumeFiles = BTreeMap<Box<str>, VolumeFile>;
 
+/// The directories in the path of a file, from the first one on.
+pub fn parent_paths(path: &str) -> impl Iterator<Item = &str> {
+    path.match_indices('/').map(|(end, _)| &path[..end])
+}
+
 /// Why the files of a volume can't be made.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub enum FilesError {

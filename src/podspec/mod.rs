@@ -53,7 +53,7 @@ pub use ephemeral::{
 pub use expand::{expand, expanded_len};
 pub use files::{
     FilesError, VolumeFile, VolumeFiles, check_volume_objects, is_made_from_objects,
-    is_made_of_files, is_mounted, metadata_hash, reads_metadata, volume_files,
+    is_made_of_files, is_mounted, metadata_hash, parent_paths, reads_metadata, volume_files,
 };
 pub use hash::{back_off_hash, container_hash};
 pub use huge_pages::{HugePagesError, huge_pages, is_on_huge_pages};

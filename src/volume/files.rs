@@ -15,7 +15,7 @@ use crate::{
     beneath::{self, Slice},
     clock,
     model::CollectOrdered as _,
-    podspec::{VolumeFile, VolumeFiles},
+    podspec::{VolumeFile, VolumeFiles, parent_paths},
 };
 use nix::unistd::{Gid, Uid, chown};
 use std::{
@@ -45,7 +45,7 @@ pub(super) fn write(
     files: &VolumeFiles,
     group: Option<u32>,
 ) -> Result<bool, VolumeError> {
-    files.keys().try_for_each(|path| check_file_path(path))?;
+    check_paths(files)?;
     let volume = Volume { directory, files, group };
     let current = volume.current();
     let changed = !current.as_ref().is_some_and(|current| volume.is_in(current));
@@ -121,17 +121,31 @@ impl Volume<'_> {
         file.mode & 0o777 | if self.group.is_some() { GROUP_FILE } else { 0 }
     }
 
-    /// Writes all files to a new directory and makes readers see it.
+    /// Writes all files to a new directory and makes readers see it. A failure leaves nothing behind:
+    /// the volume may be in memory, and the next try is soon.
     fn publish(&self) -> Result<PathBuf, VolumeError> {
+        self.remove_unfinished()?;
         let now = clock::now().wall;
         let name =
             format!("..{}.{:09}", now.strftime("%Y_%m_%d_%H_%M_%S"), now.subsec_nanosecond());
         let new = self.directory.join(&name);
-        // One of this name was cut off when the clock showed the same time.
-        remove(self.directory, OsStr::new(&name))?;
-        self.make_directory(&new)?;
+        // One that exists is what readers see, when the clock shows the same time again.
+        fs::create_dir(&new).map_err(|source| io_error("create", &new, source))?;
+        match self.fill(&new).and_then(|()| self.show(&name)) {
+            Ok(()) => Ok(new),
+            Err(error) => {
+                if let Err(left) = self.remove_unfinished() {
+                    tracing::warn!(err = %left, "cannot remove the files of a volume that could not be written");
+                }
+                Err(error)
+            }
+        }
+    }
+
+    fn fill(&self, new: &Path) -> Result<(), VolumeError> {
+        self.give_directory(new)?;
         for (path, file) in self.files {
-            let mut parent = new.clone();
+            let mut parent = new.to_owned();
             let mut parts: Vec<&str> = path.split('/').collect();
             let last = parts.pop().unwrap_or_default();
             for part in parts {
@@ -142,16 +156,23 @@ impl Volume<'_> {
             }
             self.write_file(&parent.join(last), file)?;
         }
+        Ok(())
+    }
+
+    /// Makes readers see the directory of this name.
+    fn show(&self, name: &str) -> Result<(), VolumeError> {
         let link = self.directory.join(NEW_DATA);
-        remove(self.directory, OsStr::new(NEW_DATA))?;
-        symlink(&name, &link).map_err(|source| io_error("link", &link, source))?;
+        symlink(name, &link).map_err(|source| io_error("link", &link, source))?;
         let data = self.directory.join(DATA);
-        fs::rename(&link, &data).map_err(|source| io_error("replace", &data, source))?;
-        Ok(new)
+        fs::rename(&link, &data).map_err(|source| io_error("replace", &data, source))
     }
 
     fn make_directory(&self, path: &Path) -> Result<(), VolumeError> {
         fs::create_dir(path).map_err(|source| io_error("create", path, source))?;
+        self.give_directory(path)
+    }
+
+    fn give_directory(&self, path: &Path) -> Result<(), VolumeError> {
         self.own(path, None)?;
         set_mode(path, self.directory_mode())
     }
@@ -189,7 +210,21 @@ impl Volume<'_> {
         Ok(())
     }
 
-    /// Removes names that are no longer wanted, and what earlier writes have left.
+    /// Removes what writes have left that did not end. Readers see nothing of it.
+    fn remove_unfinished(&self) -> Result<(), VolumeError> {
+        let current = self.current();
+        for path in children(self.directory)? {
+            let Some(name) = path.file_name() else { continue };
+            // No file of a volume has such a name.
+            let is_ours = name.as_encoded_bytes().starts_with(b"..");
+            if is_ours && name != DATA && Some(&path) != current.as_ref() {
+                remove(self.directory, name)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Removes names that are no longer wanted, and the files that readers saw before.
     fn remove_others(&self, kept: &Path) -> Result<(), VolumeError> {
         let names = self.names();
         for path in children(self.directory)? {
@@ -207,6 +242,17 @@ impl Volume<'_> {
     fn names(&self) -> BTreeSet<&str> {
         self.files.keys().filter_map(|path| path.split('/').next()).collect_ordered()
     }
+}
+
+/// Refuses paths that are not acceptable, before anything is written.
+fn check_paths(files: &VolumeFiles) -> Result<(), VolumeError> {
+    for path in files.keys() {
+        check_file_path(path)?;
+        if let Some(file) = parent_paths(path).find(|parent| files.contains_key(*parent)) {
+            return Err(VolumeError::FileAsDirectory { path: path.to_string(), file: file.into() });
+        }
+    }
+    Ok(())
 }
 
 /// A directory that this module has made.

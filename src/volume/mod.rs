@@ -82,6 +82,14 @@ pub enum VolumeError {
         /// As written.
         path: String,
     },
+    /// A file of a volume that would lie in another file.
+    #[error("cannot write {path:?} to the volume: {file:?} is a file of it and no directory")]
+    FileAsDirectory {
+        /// As written.
+        path: String,
+        /// The other file's path.
+        file: String,
+    },
     /// The files of a volume can't be made.
     #[error(transparent)]
     Files(#[from] FilesError),

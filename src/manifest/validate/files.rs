@@ -6,8 +6,8 @@ use super::{
     env::{field_ref, resource_ref},
     given, names,
 };
-use crate::model::k8s;
-use std::collections::HashSet;
+use crate::{model::k8s, podspec::parent_paths};
+use std::{collections::BTreeSet, ops::Bound};
 
 /// Fields of the pod that a file may hold. Its addresses are not known when it is written.
 const FIELD_PATHS: [&str; 5] = [
@@ -24,6 +24,7 @@ pub(super) fn check(report: &mut Report, path: &str, volume: &k8s::Volume, named
         report.name(&format!("{path}.name"), &source.name, names::dns_subdomain);
         mode(report, &format!("{path}.defaultMode"), source.default_mode);
         keys(report, &path, source.items.as_deref());
+        Paths::default().claim_keys(report, &path, source.items.as_deref());
     }
     if let Some(source) = &volume.secret {
         let path = format!("{path}.secret");
@@ -31,11 +32,13 @@ pub(super) fn check(report: &mut Report, path: &str, volume: &k8s::Volume, named
         report.name(&format!("{path}.secretName"), name, names::dns_subdomain);
         mode(report, &format!("{path}.defaultMode"), source.default_mode);
         keys(report, &path, source.items.as_deref());
+        Paths::default().claim_keys(report, &path, source.items.as_deref());
     }
     if let Some(source) = &volume.downward_api {
         let path = format!("{path}.downwardAPI");
         mode(report, &format!("{path}.defaultMode"), source.default_mode);
         downward(report, &path, source.items.as_deref(), named);
+        Paths::default().claim_fields(report, &path, source.items.as_deref());
     }
     if let Some(source) = &volume.projected {
         projected(report, &format!("{path}.projected"), source, named);
@@ -49,7 +52,7 @@ fn projected(
     named: &Named<'_>,
 ) {
     mode(report, &format!("{path}.defaultMode"), source.default_mode);
-    let mut taken = HashSet::new();
+    let mut paths = Paths { once: true, ..Paths::default() };
     for (index, projection) in source.sources.iter().flatten().enumerate() {
         let path = format!("{path}.sources[{index}]");
         let mut kinds = 0;
@@ -58,20 +61,20 @@ fn projected(
             let path = format!("{path}.configMap");
             report.name(&format!("{path}.name"), &source.name, names::dns_subdomain);
             keys(report, &path, source.items.as_deref());
-            claim(report, &path, source.items.iter().flatten().map(|item| &item.path), &mut taken);
+            paths.claim_keys(report, &path, source.items.as_deref());
         }
         if let Some(source) = &projection.secret {
             kinds += 1;
             let path = format!("{path}.secret");
             report.name(&format!("{path}.name"), &source.name, names::dns_subdomain);
             keys(report, &path, source.items.as_deref());
-            claim(report, &path, source.items.iter().flatten().map(|item| &item.path), &mut taken);
+            paths.claim_keys(report, &path, source.items.as_deref());
         }
         if let Some(source) = &projection.downward_api {
             kinds += 1;
             let path = format!("{path}.downwardAPI");
             downward(report, &path, source.items.as_deref(), named);
-            claim(report, &path, source.items.iter().flatten().map(|item| &item.path), &mut taken);
+            paths.claim_fields(report, &path, source.items.as_deref());
         }
         match kinds {
             0 => report.required_because(&path, "must be configMap, secret or downwardAPI"),
@@ -81,18 +84,50 @@ fn projected(
     }
 }
 
-/// A path that two sources write.
-fn claim<'a>(
-    report: &mut Report,
-    path: &str,
-    paths: impl Iterator<Item = &'a String>,
-    taken: &mut HashSet<&'a str>,
-) {
-    for (index, file) in paths.enumerate() {
-        if !file.is_empty() && !taken.insert(file) {
+/// The paths of the files of one volume.
+#[derive(Default)]
+struct Paths<'a> {
+    taken: BTreeSet<&'a str>,
+    /// Two sources must not write the same path. Of two items, the later one counts.
+    once: bool,
+}
+
+impl<'a> Paths<'a> {
+    fn claim_keys(&mut self, report: &mut Report, path: &str, items: Option<&'a [k8s::KeyToPath]>) {
+        self.claim(report, path, items.unwrap_or_default().iter().map(|item| &*item.path));
+    }
+
+    fn claim_fields(
+        &mut self,
+        report: &mut Report,
+        path: &str,
+        items: Option<&'a [k8s::DownwardAPIVolumeFile]>,
+    ) {
+        self.claim(report, path, items.unwrap_or_default().iter().map(|item| &*item.path));
+    }
+
+    fn claim(&mut self, report: &mut Report, path: &str, files: impl Iterator<Item = &'a str>) {
+        for (index, file) in files.enumerate().filter(|(_, file)| !file.is_empty()) {
             let path = format!("{path}.items[{index}].path");
-            report.invalid(&path, file.as_str(), "conflicting duplicate paths");
+            if let Some(other) = self.in_the_way(file) {
+                let detail = format!(
+                    "conflicts with the path {other:?} in this volume: one of them would be a file and a directory"
+                );
+                report.invalid(&path, file, &detail);
+            } else if !self.taken.insert(file) && self.once {
+                report.invalid(&path, file, "conflicting duplicate paths");
+            }
         }
+    }
+
+    /// A path that is a directory for this file, or the other way round.
+    fn in_the_way(&self, file: &str) -> Option<&'a str> {
+        let below = format!("{file}/");
+        let from = (Bound::Included(&*below), Bound::Unbounded);
+        let next = self.taken.range::<str, _>(from).next();
+        let next = next.filter(|next| next.starts_with(&below));
+        let above = || parent_paths(file).find_map(|parent| self.taken.get(parent));
+        next.or_else(above).copied()
     }
 }
 

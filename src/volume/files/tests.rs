@@ -138,6 +138,33 @@ fn a_write_that_was_cut_off_is_finished_by_the_next_one() {
 }
 
 #[test]
+fn a_failed_write_leaves_what_was_there_before() {
+    let volume = tempfile::tempdir().unwrap();
+    write(volume.path(), &files(&[("a", "old", 0o644)]), None).unwrap();
+    let before = tree(volume.path());
+    // A name with a zero byte is refused when its file is made, after that of `a`.
+    for _ in 0..2 {
+        let error = write(volume.path(), &files(&[("a", "new", 0o644), ("b\0", "", 0o644)]), None);
+        assert!(matches!(error.unwrap_err(), VolumeError::Io { operation: "write", .. }));
+        assert_eq!(tree(volume.path()), before);
+    }
+    // What was left by an agent that was killed is gone, too.
+    fs::create_dir(volume.path().join("..2026_01_01.1")).unwrap();
+    write(volume.path(), &files(&[("b\0", "", 0o644)]), None).unwrap_err();
+    assert_eq!(tree(volume.path()), before);
+}
+
+#[test]
+fn a_file_in_another_file_is_refused() {
+    let volume = tempfile::tempdir().unwrap();
+    let wanted = files(&[("a", "", 0o644), ("a-b", "", 0o644), ("a/b/c", "", 0o644)]);
+    let error = write(volume.path(), &wanted, None).unwrap_err();
+    let message = r#"cannot write "a/b/c" to the volume: "a" is a file of it and no directory"#;
+    assert_eq!(error.to_string(), message);
+    assert!(tree(volume.path()).is_empty());
+}
+
+#[test]
 fn fs_group_may_read_everything() {
     let volume = tempfile::tempdir().unwrap();
     let wanted = files(&[("a", "one", 0o600), ("d/b", "two", 0o400)]);
