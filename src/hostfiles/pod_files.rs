@@ -66,18 +66,23 @@ impl HostFiles {
     }
 
     /// Makes an empty termination log (0666: any user in the container may write it) with a new
-    /// name, `<pod>/containers/<container>/<8 hex digits>`, and returns its path.
+    /// name, `<pod>/containers/<container>/<8 hex digits>`, and returns its path. The logs of
+    /// earlier instances are removed, except for those in `used`; `None` removes nothing.
     ///
     /// # Errors
-    /// When it can't be made.
+    /// When it can't be made, or an earlier one not be removed.
     pub fn create_termination_log(
         &self,
         uid: &PodUid,
         container: &str,
+        used: Option<&[Box<str>]>,
     ) -> Result<PathBuf, HostFileError> {
         check_name(container)?;
         let directory = self.pod_dir(uid)?.join("containers").join(container);
         make_directory(&directory)?;
+        if let Some(used) = used {
+            remove_other_files(&directory, used)?;
+        }
         loop {
             let path = directory.join(random_name()?);
             let created = fs::OpenOptions::new().write(true).create_new(true).open(&path);
@@ -129,6 +134,21 @@ fn is_regular_with(path: &Path, text: &str) -> bool {
     file.metadata().is_ok_and(|metadata| expected(&metadata))
         && file.read_to_end(&mut found).is_ok()
         && found == text.as_bytes()
+}
+
+/// Removes the files in a directory whose names none of these paths has.
+fn remove_other_files(directory: &Path, used: &[Box<str>]) -> Result<(), HostFileError> {
+    let failed = |source| io_error("list", directory, source);
+    for entry in fs::read_dir(directory).map_err(failed)? {
+        let entry = entry.map_err(failed)?;
+        let name = entry.file_name();
+        let is_used = used.iter().any(|path| Path::new(&**path).file_name() == Some(&name));
+        if !is_used && entry.file_type().map_err(failed)?.is_file() {
+            let path = entry.path();
+            fs::remove_file(&path).map_err(|source| io_error("remove", &path, source))?;
+        }
+    }
+    Ok(())
 }
 
 fn make_directory(path: &Path) -> Result<(), HostFileError> {

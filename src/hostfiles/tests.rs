@@ -7,6 +7,7 @@ use serde_json::{Value, json};
 use std::{
     fs,
     os::unix::fs::{PermissionsExt as _, symlink},
+    path::PathBuf,
     time::Duration,
 };
 use tempfile::TempDir;
@@ -209,6 +210,36 @@ fn file_names() {
 }
 
 #[test]
+fn termination_logs_of_instances_that_are_gone_are_removed() {
+    let (dir, files) = host_files();
+    let create = |used: Option<&[&PathBuf]>| {
+        let used = used.map(|used| {
+            used.iter().map(|path| path.to_str().unwrap().into()).collect::<Vec<Box<str>>>()
+        });
+        files.create_termination_log(&uid(), "web", used.as_deref()).unwrap()
+    };
+    let (first, second) = (create(None), create(None));
+    assert_ne!(first, second);
+    fs::write(&first, "told").unwrap();
+    // A dead instance that is kept has the first one mounted; nothing has the second one.
+    let third = create(Some(&[&first]));
+    assert_eq!(fs::read_to_string(&first).unwrap(), "told");
+    assert!(!second.exists() && third.exists());
+    // The runtime has not told what an instance has mounted.
+    let fourth = create(None);
+    assert!(first.exists() && third.exists());
+    // Nothing is followed out of the directory.
+    let (outside, link) = (dir.path().join("outside"), first.with_file_name("link"));
+    fs::write(&outside, "").unwrap();
+    symlink(&outside, &link).unwrap();
+    let fifth = create(Some(&[]));
+    let left: Vec<PathBuf> =
+        fs::read_dir(link.parent().unwrap()).unwrap().map(|entry| entry.unwrap().path()).collect();
+    assert_eq!(left.len(), 2, "{left:?}");
+    assert!(outside.exists() && fifth.exists() && !fourth.exists());
+}
+
+#[test]
 fn pod_files_are_written_where_containers_find_them() {
     let (dir, files) = host_files();
     let hosts =
@@ -230,14 +261,12 @@ fn pod_files_are_written_where_containers_find_them() {
     let text = fs::read_to_string(&path).unwrap();
     assert_eq!(text, "# Kubernetes-managed hosts file (host network).\n127.0.0.1 node\n");
 
-    let log = files.create_termination_log(&uid(), "web").unwrap();
-    let other = files.create_termination_log(&uid(), "web").unwrap();
-    assert_ne!(log, other);
+    let log = files.create_termination_log(&uid(), "web", None).unwrap();
     assert_eq!(mode(&log), 0o666);
     assert_eq!(log.parent().unwrap(), dir.path().join("root/pods/0123abcd/containers/web"));
     assert_eq!(log.file_name().unwrap().len(), 8);
-    assert!(files.create_termination_log(&uid(), "../x").is_err());
-    assert!(files.create_termination_log(&PodUid::from(".."), "web").is_err());
+    assert!(files.create_termination_log(&uid(), "../x", None).is_err());
+    assert!(files.create_termination_log(&PodUid::from(".."), "web", None).is_err());
 
     fs::remove_file(dir.path().join("hosts")).unwrap();
     assert!(files.write_etc_hosts(&uid(), true, &hosts).is_err());

@@ -7,7 +7,7 @@ use crate::support::{
     world::{Kind, SOON, World},
 };
 use nodelet::{cri::v1, model::OWNER_LABEL};
-use std::time::Duration;
+use std::{fs, time::Duration};
 use tonic::Code;
 
 pub fn a_dropped_manifest_runs(kind: Kind) {
@@ -131,6 +131,10 @@ pub fn a_crashing_container_backs_off(kind: Kind) {
     assert!(delays[0] < Duration::from_secs(5), "the first restart is immediate: {delays:?}");
     assert!(delays[1] > Duration::from_millis(9_900), "the second waits 10 s: {delays:?}");
     assert!(delays[1] < Duration::from_secs(15), "and not much longer: {delays:?}");
+    // That of the first instance is gone.
+    let uid = world.sandboxes("crash")[0].metadata.clone().unwrap().uid;
+    let logs = world.agent.root_dir().join("pods").join(uid).join("containers/main");
+    assert_eq!(fs::read_dir(logs).unwrap().count(), 2, "files of termination messages");
     world.finish();
 }
 

@@ -356,6 +356,7 @@ impl Start<'_> {
         let (pod, uid, container) =
             (Arc::clone(self.pod), self.request.uid.clone(), self.container.clone());
         let (key, images) = (self.request.key.clone(), images.clone());
+        let used_logs = self.used_termination_logs();
         let claimed = claimed_volumes(self.pod, objects);
         with_volumes(self.host, self.request, move || {
             files.ensure_container_log_dir(&key, &uid, &container.name)?;
@@ -386,12 +387,28 @@ impl Start<'_> {
             }
             let message_path = container.termination_message_path.as_deref();
             if let Some(target) = message_path.filter(|path| !path.is_empty()) {
-                let path = files.create_termination_log(&uid, &container.name)?;
+                let path = files.create_termination_log(
+                    &uid,
+                    &container.name,
+                    used_logs.as_deref(),
+                )?;
                 mounts.push(file_mount(&path, target));
             }
             Ok(mounts)
         })
         .await?
+    }
+
+    /// The termination logs that the listed instances of the container have mounted. `None` when
+    /// the runtime did not tell one of them.
+    fn used_termination_logs(&self) -> Option<Vec<Box<str>>> {
+        let listed = &self.request.observed.containers;
+        let has_one = |c: &&ObservedContainer| {
+            c.uid == self.request.uid
+                && *c.name == *self.container.name
+                && !c.termination_message_path.is_empty()
+        };
+        listed.iter().filter(has_one).map(|c| c.termination_log.clone()).collect()
     }
 
     /// True when the agent provides the hosts file: not if the container mounts its own, or if no
