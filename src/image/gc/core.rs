@@ -148,6 +148,10 @@ impl ImageHistory {
     /// Takes in everything that is present. `began` is the boot time at which the runtime was
     /// asked: what was pulled later is not forgotten.
     pub fn observe(&mut self, present: &[Present], in_use: &InUse, began: Duration, now: Now) {
+        // A runtime without any image has most likely lost sight of them.
+        if present.is_empty() {
+            return;
+        }
         let ids: BTreeSet<&str> = present.iter().map(|image| image.id.as_str()).collect_ordered();
         let newer = |seen: &Seen| seen.first.boot.is_some_and(|boot| boot >= began);
         self.images.retain(|id, seen| ids.contains(id.as_str()) || newer(seen));

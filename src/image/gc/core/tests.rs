@@ -153,11 +153,20 @@ fn an_image_stays_whose_it_was() {
     let found = plan(&present, &InUse::default(), &known, &SETTINGS, at(900));
     assert_eq!(found.kept["docker.io/library/a:1"], KeptBecause::Foreign);
     // Pulled while the runtime was being asked: not forgotten. Removed and pulled again: ours.
-    known.observe(&[], &InUse::default(), at(3).boot, at(3));
+    let other = [image("b")];
+    known.observe(&other, &InUse::default(), at(3).boot, at(3));
     known.pulled("sha256:a", at(11));
-    known.observe(&[], &InUse::default(), at(10).boot, at(12));
+    known.observe(&other, &InUse::default(), at(10).boot, at(12));
     let found = plan(&present, &InUse::default(), &known, &SETTINGS, at(900));
     assert_eq!(names(&found.removable), ["a"]);
+}
+
+#[test]
+fn a_listing_without_any_image_forgets_nothing() {
+    let before = history(&["a", "b"]);
+    let mut known = before.clone();
+    known.observe(&[], &InUse::default(), at(300).boot, at(300));
+    assert_eq!(known, before);
 }
 
 #[test]
