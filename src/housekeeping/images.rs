@@ -10,7 +10,7 @@ use crate::{
     desired::SourceSnapshot,
     event::Recorder,
     image::{
-        PullRecords, Pulled,
+        EndedPulls, PullRecords,
         gc::{self, FreeRequest, Freed, GcPlan, GcSettings, ImageHistory, Removable},
     },
     machine,
@@ -43,7 +43,7 @@ pub struct ImageGcParts {
     /// Takes events.
     pub events: Recorder,
     /// When each image was pulled.
-    pub pulled: watch::Receiver<Pulled>,
+    pub pulled: EndedPulls,
     /// Which credentials have pulled them. The records of removed images are removed.
     pub records: PullRecords,
     /// Thresholds and ages.
@@ -83,7 +83,7 @@ impl ImageGcTask {
 
     /// Runs until shutdown.
     pub async fn run(mut self, shutdown: CancellationToken) {
-        let mut pulled = self.parts.pulled.clone();
+        let mut pulled = self.parts.pulled.changes();
         // The first look removes nothing: the manifests are not read yet, and the age of an image
         // counts from the time at which it was first seen.
         let mut looked = false;
@@ -98,14 +98,8 @@ impl ImageGcTask {
                     // The receiver may be gone.
                     drop(request.answer.send(freed));
                 }
-                changed = pulled.changed() => {
-                    if changed.is_err() {
-                        shutdown.cancelled().await;
-                        return;
-                    }
-                    for (id, at) in pulled.borrow_and_update().iter() {
-                        self.history.pulled(id, *at);
-                    }
+                Ok(()) = pulled.changed() => {
+                    self.take_pulls();
                     self.save().await;
                 }
                 Ok(()) = self.losses.changed() => {
@@ -123,6 +117,12 @@ impl ImageGcTask {
                     next = Instant::now() + if looked { PERIOD } else { FIRST_LOOK };
                 }
             }
+        }
+    }
+
+    fn take_pulls(&mut self) {
+        for pull in self.parts.pulled.take() {
+            self.history.pulled(pull);
         }
     }
 

@@ -23,8 +23,8 @@ pub use ensure::{ImageEvent, PullRequest};
 pub use provider::CredentialProvider;
 pub use records::{AllowedImages, AllowedImagesError, PullRecords, VerificationPolicy};
 
-use crate::{clock, cri::RuntimeClient, model::Now};
-use std::{collections::BTreeMap, sync::Arc};
+use crate::{clock, cri::RuntimeClient};
+use gc::EndedPull;
 use thiserror::Error;
 use tokio::sync::watch;
 
@@ -53,11 +53,31 @@ pub struct Images {
     credentials: CredentialPaths,
     providers: provider::Providers,
     records: PullRecords,
-    pulled: watch::Sender<Pulled>,
+    pulled: EndedPulls,
 }
 
-/// The images that this process has pulled, by the runtime's id, with the time of the last pull.
-pub type Pulled = Arc<BTreeMap<String, Now>>;
+/// The pulls that ended well and are not in the [`gc::ImageHistory`] yet. Clones share them.
+#[derive(Clone, Debug, Default)]
+pub struct EndedPulls(watch::Sender<Vec<EndedPull>>);
+
+impl EndedPulls {
+    /// Changes when there are more of them.
+    #[must_use]
+    pub fn changes(&self) -> watch::Receiver<Vec<EndedPull>> {
+        self.0.subscribe()
+    }
+
+    /// Takes them out, the earliest first.
+    #[must_use]
+    pub fn take(&self) -> Vec<EndedPull> {
+        let mut taken = Vec::new();
+        self.0.send_if_modified(|waiting| {
+            std::mem::swap(waiting, &mut taken);
+            false
+        });
+        taken
+    }
+}
 
 impl Images {
     /// Pulls through `client` within the limits of `settings`.
@@ -70,14 +90,14 @@ impl Images {
             credentials: settings.credentials,
             providers: provider::Providers::new(settings.providers),
             records: settings.records,
-            pulled: watch::Sender::default(),
+            pulled: EndedPulls::default(),
         }
     }
 
-    /// What was pulled so far, the latest: what [`gc::ImageHistory::pulled`] is to be told.
+    /// The pulls that ended well: what [`gc::ImageHistory::pulled`] is to be told.
     #[must_use]
-    pub fn pulled(&self) -> watch::Receiver<Pulled> {
-        self.pulled.subscribe()
+    pub fn pulled(&self) -> EndedPulls {
+        self.pulled.clone()
     }
 
     /// The records of all pulls.
@@ -87,10 +107,8 @@ impl Images {
     }
 
     fn note_pull(&self, id: &str) {
-        let now = clock::now();
-        self.pulled.send_modify(|pulled| {
-            Arc::make_mut(pulled).insert(id.to_owned(), now);
-        });
+        let pull = EndedPull { id: id.to_owned(), ended: clock::now() };
+        self.pulled.0.send_modify(|pulled| pulled.push(pull));
     }
 }
 

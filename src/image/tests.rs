@@ -307,7 +307,8 @@ impl World {
         let ensure =
             Ensure { images: &images, request: &request, inspect, pull, record: &mut record };
         let result = ensure.run().await;
-        self.noted.borrow_mut().extend(images.pulled().borrow().keys().cloned());
+        self.noted.borrow_mut().extend(images.pulled().take().into_iter().map(|pull| pull.id));
+        assert!(images.pulled().take().is_empty(), "each pull is taken once");
         (result, events)
     }
 }

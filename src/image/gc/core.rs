@@ -113,6 +113,15 @@ struct Seen {
     pulled: bool,
 }
 
+/// A pull that ended well.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct EndedPull {
+    /// The runtime's id of the image.
+    pub id: String,
+    /// When it ended.
+    pub ended: Now,
+}
+
 /// What is remembered of the images, over restarts and reboots. An unknown image counts as new and
 /// as not pulled by the agent, so that the loss of this history removes no image.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -140,9 +149,9 @@ impl ImageHistory {
     }
 
     /// Takes in a pull that ended well. An image that was there before stays whose it was.
-    pub fn pulled(&mut self, id: &str, now: Now) {
-        let new = Seen { first: Moment::of(now), used: None, pulled: true };
-        self.images.entry(id.to_owned()).or_insert(new);
+    pub fn pulled(&mut self, EndedPull { id, ended }: EndedPull) {
+        let new = Seen { first: Moment::of(ended), used: None, pulled: true };
+        self.images.entry(id).or_insert(new);
     }
 
     /// Takes in everything that is present. `began` is the boot time at which the runtime was

@@ -13,8 +13,8 @@
 mod core;
 
 pub use core::{
-    GcPlan, GcSettings, ImageHistory, InUse, KeptBecause, Present, Removable, failed, not_enough,
-    plan, to_free,
+    EndedPull, GcPlan, GcSettings, ImageHistory, InUse, KeptBecause, Present, Removable, failed,
+    not_enough, plan, to_free,
 };
 
 use crate::{

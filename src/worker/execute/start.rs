@@ -387,11 +387,8 @@ impl Start<'_> {
             }
             let message_path = container.termination_message_path.as_deref();
             if let Some(target) = message_path.filter(|path| !path.is_empty()) {
-                let path = files.create_termination_log(
-                    &uid,
-                    &container.name,
-                    used_logs.as_deref(),
-                )?;
+                let path =
+                    files.create_termination_log(&uid, &container.name, used_logs.as_deref())?;
                 mounts.push(file_mount(&path, target));
             }
             Ok(mounts)

@@ -26,11 +26,16 @@ fn image(id: &str) -> Present {
     }
 }
 
+/// A pull of the image, which ended at this second.
+fn pull(id: &str, seconds: u64) -> EndedPull {
+    EndedPull { id: format!("sha256:{id}"), ended: at(seconds) }
+}
+
 /// A history in which all of these were pulled one second after another.
 fn history(ids: &[&str]) -> ImageHistory {
     let mut history = ImageHistory::default().resumed("boot-1");
     for (n, id) in ids.iter().enumerate() {
-        history.pulled(&format!("sha256:{id}"), at(u64::try_from(n).unwrap()));
+        history.pulled(pull(id, u64::try_from(n).unwrap()));
     }
     history
 }
@@ -47,7 +52,7 @@ fn what_anybody_needs_stays() {
     present[4].tags.clear();
     present.push(image("foreign"));
     let mut known = history(&ids[..6]);
-    known.pulled("sha256:young", at(1000));
+    known.pulled(pull("young", 1000));
     let mut in_use = InUse::default();
     in_use.by_container("sha256:running");
     in_use.by_container("byref:1");
@@ -138,7 +143,7 @@ fn the_history_is_saved_for_what_matters() {
     assert!(!used_at(&first, 600).is_worth_saving(&first));
     assert!(used_at(&first, 300 + 3600).is_worth_saving(&first));
     let mut pulled = first.clone();
-    pulled.pulled("sha256:c", at(301));
+    pulled.pulled(pull("c", 301));
     assert!(pulled.is_worth_saving(&first) && first.is_worth_saving(&pulled));
     assert!(first.clone().resumed("boot-2").is_worth_saving(&first));
 }
@@ -149,13 +154,13 @@ fn an_image_stays_whose_it_was() {
     let mut known = ImageHistory::default();
     known.observe(&present, &InUse::default(), at(1).boot, at(1));
     // Imported before, and the registry was asked for it again.
-    known.pulled("sha256:a", at(2));
+    known.pulled(pull("a", 2));
     let found = plan(&present, &InUse::default(), &known, &SETTINGS, at(900));
     assert_eq!(found.kept["docker.io/library/a:1"], KeptBecause::Foreign);
     // Pulled while the runtime was being asked: not forgotten. Removed and pulled again: ours.
     let other = [image("b")];
     known.observe(&other, &InUse::default(), at(3).boot, at(3));
-    known.pulled("sha256:a", at(11));
+    known.pulled(pull("a", 11));
     known.observe(&other, &InUse::default(), at(10).boot, at(12));
     let found = plan(&present, &InUse::default(), &known, &SETTINGS, at(900));
     assert_eq!(names(&found.removable), ["a"]);
