@@ -11,7 +11,7 @@ use crate::{
     event::Recorder,
     image::{
         EndedPulls, PullRecords,
-        gc::{self, FreeRequest, Freed, GcPlan, GcSettings, ImageHistory, Removable},
+        gc::{self, FreeRequest, Freed, GcPlan, GcSettings, ImageHistory, Present, Removable},
     },
     machine,
     metrics::metrics,
@@ -202,8 +202,10 @@ impl ImageGcTask {
                 look.in_use.by_manifest(image);
             }
         }
-        let now = clock::now();
-        self.history.observe(&look.present, &look.in_use, look.began, now);
+        self.take_pulls();
+        let (now, records) = (clock::now(), &self.parts.records);
+        let has_record = |image: &Present| records.has_pull_of(image);
+        self.history.observe(&look.present, &look.in_use, look.began, now, has_record);
         Some(gc::plan(&look.present, &look.in_use, &self.history, &self.parts.settings, now))
     }
 

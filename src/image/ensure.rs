@@ -8,6 +8,7 @@ use super::{
 };
 use crate::{
     blocking::REGISTRIES,
+    clock,
     cri::{CriError, ImageFound, v1},
     metrics::metrics,
     model::{DataObject, EventKind, format_duration},
@@ -202,7 +203,7 @@ where
                 return Ok(self.present(found));
             }
         }
-        let started = Instant::now();
+        let (started, began) = (Instant::now(), clock::now().boot);
         let pulled = if self.images.limits.may_begin() {
             self.recorded_pull(name, before, &repository, &issued).await
         } else {
@@ -220,7 +221,7 @@ where
                     found.size_bytes
                 );
                 self.event(EventKind::Normal, "Pulled", message);
-                self.images.note_pull(&found.id);
+                self.images.note_pull(&found.id, began);
                 Ok(found)
             }
             Err(Unpulled::Refused(error)) => self.pull_failed(name, &error).await,

@@ -25,6 +25,7 @@ pub use records::{AllowedImages, AllowedImagesError, PullRecords, VerificationPo
 
 use crate::{clock, cri::RuntimeClient};
 use gc::EndedPull;
+use std::time::Duration;
 use thiserror::Error;
 use tokio::sync::watch;
 
@@ -106,8 +107,8 @@ impl Images {
         &self.records
     }
 
-    fn note_pull(&self, id: &str) {
-        let pull = EndedPull { id: id.to_owned(), ended: clock::now() };
+    fn note_pull(&self, id: &str, began: Duration) {
+        let pull = EndedPull { id: id.to_owned(), began, ended: clock::now() };
         self.pulled.0.send_modify(|pulled| pulled.push(pull));
     }
 }

@@ -205,7 +205,7 @@ pub fn the_machine_and_its_images_are_read(kind: Kind) {
     };
     let now = Now { boot: look.began, wall: jiff::Timestamp::UNIX_EPOCH };
     let mut history = ImageHistory::default();
-    history.observe(&look.present, &look.in_use, look.began, now);
+    history.observe(&look.present, &look.in_use, look.began, now, |_| false);
     let plan = gc::plan(&look.present, &look.in_use, &history, &settings, now);
     assert!(plan.removable.is_empty(), "all of them were imported: {plan:?}");
     assert_eq!(plan.kept[BUSYBOX], KeptBecause::InUse);

@@ -118,12 +118,15 @@ struct Seen {
 pub struct EndedPull {
     /// The runtime's id of the image.
     pub id: String,
+    /// Boot time at which it began.
+    pub began: Duration,
     /// When it ended.
     pub ended: Now,
 }
 
-/// What is remembered of the images, over restarts and reboots. An unknown image counts as new and
-/// as not pulled by the agent, so that the loss of this history removes no image.
+/// What is remembered of the images, over restarts and reboots. An unknown image counts as new, and
+/// without a record of a pull as not pulled by the agent, so that the loss of this history removes
+/// no image.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct ImageHistory {
@@ -148,15 +151,26 @@ impl ImageHistory {
         self
     }
 
-    /// Takes in a pull that ended well. An image that was there before stays whose it was.
-    pub fn pulled(&mut self, EndedPull { id, ended }: EndedPull) {
+    /// Takes in a pull that ended well. An image that was there before stays whose it was. One that
+    /// was first seen during the pull has come from it.
+    pub fn pulled(&mut self, EndedPull { id, began, ended }: EndedPull) {
         let new = Seen { first: Moment::of(ended), used: None, pulled: true };
-        self.images.entry(id).or_insert(new);
+        let seen = self.images.entry(id).or_insert(new);
+        seen.pulled |= seen.first.boot.is_some_and(|boot| boot >= began);
     }
 
     /// Takes in everything that is present. `began` is the boot time at which the runtime was
-    /// asked: what was pulled later is not forgotten.
-    pub fn observe(&mut self, present: &[Present], in_use: &InUse, began: Duration, now: Now) {
+    /// asked: what was pulled later is not forgotten. `has_record` tells of an unknown image
+    /// whether a pull of it is on record: an earlier run of the agent may have ended before it
+    /// has saved the history.
+    pub fn observe(
+        &mut self,
+        present: &[Present],
+        in_use: &InUse,
+        began: Duration,
+        now: Now,
+        has_record: impl Fn(&Present) -> bool,
+    ) {
         // A runtime without any image has most likely lost sight of them.
         if present.is_empty() {
             return;
@@ -165,7 +179,7 @@ impl ImageHistory {
         let newer = |seen: &Seen| seen.first.boot.is_some_and(|boot| boot >= began);
         self.images.retain(|id, seen| ids.contains(id.as_str()) || newer(seen));
         for image in present {
-            let new = || Seen { first: Moment::of(now), used: None, pulled: false };
+            let new = || Seen { first: Moment::of(now), used: None, pulled: has_record(image) };
             let seen = self.images.entry(image.id.clone()).or_insert_with(new);
             if image.is_called(&in_use.containers) {
                 seen.used = Some(Moment::of(now));

@@ -159,6 +159,16 @@ impl PullMemory {
         self.intent(&file_name(image)).is_some_and(|intent| intent.before.as_deref() != Some(id))
     }
 
+    /// Whether an image that is present may have come from a pull, with a record or without one.
+    pub(super) fn has_pull_of(&self, image: &Present) -> bool {
+        let may_bring = |intent: &Intent| {
+            let called = || image.tags.iter().chain(&image.digests);
+            intent.before.as_deref() != Some(&image.id)
+                && intent.image.as_deref().is_some_and(|name| is_called(name, called()))
+        };
+        self.remembered(&file_name(&image.id)).is_some() || self.pulling.iter().any(may_bring)
+    }
+
     /// A pull begins.
     pub(super) fn begin(&mut self, image: &str, before: Before) -> RecordFile {
         let file = file_name(image);

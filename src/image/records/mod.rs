@@ -124,6 +124,12 @@ impl PullRecords {
         self.write(files).await;
     }
 
+    /// Whether a pull of the image is on record, or it may have come from one that has no record yet.
+    #[must_use]
+    pub fn has_pull_of(&self, image: &Present) -> bool {
+        self.memory().has_pull_of(image)
+    }
+
     /// The images with these ids were removed, from boot time `began` on.
     pub async fn forget(&self, ids: &[&str], began: Duration) {
         let files = self.memory().forget(ids, began);

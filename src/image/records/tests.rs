@@ -273,6 +273,20 @@ fn the_images_on_the_node_settle_pulls_that_were_cut_off() {
 }
 
 #[test]
+fn an_image_may_have_come_from_a_pull_with_a_record_or_an_intent() {
+    let (image, renamed) = (present(ID, IMAGE), present(ID, "r.io/other:1"));
+    let mut memory = memory();
+    assert!(!memory.has_pull_of(&image));
+    memory.begin(IMAGE, Before::Present(ID.to_owned()));
+    assert!(!memory.has_pull_of(&image), "it was there before");
+    memory.begin(IMAGE, Before::Absent);
+    assert!(memory.has_pull_of(&image) && !memory.has_pull_of(&renamed));
+    memory.note_pulled(IMAGE, ID, with("a", "1"), at(1));
+    assert!(memory.has_pull_of(&renamed));
+    assert!(!memory.has_pull_of(&present("sha256:4567", "r.io/other:1")));
+}
+
+#[test]
 fn records_of_images_that_are_gone_go() {
     let (began, file) = (Duration::from_secs(10), RecordFile::Pulled(file_name(ID)));
     let other = [present("sha256:4567", "r.io/other:1")];

@@ -26,9 +26,9 @@ fn image(id: &str) -> Present {
     }
 }
 
-/// A pull of the image, which ended at this second.
+/// A pull of the image, which took this second.
 fn pull(id: &str, seconds: u64) -> EndedPull {
-    EndedPull { id: format!("sha256:{id}"), ended: at(seconds) }
+    EndedPull { id: format!("sha256:{id}"), began: at(seconds).boot, ended: at(seconds) }
 }
 
 /// A history in which all of these were pulled one second after another.
@@ -71,7 +71,7 @@ fn what_anybody_needs_stays() {
     let foreign = GcSettings { include_foreign: true, ..SETTINGS };
     let found = plan(&present, &in_use, &known, &foreign, at(1100));
     assert_eq!(found.kept["docker.io/library/foreign:1"], KeptBecause::Young);
-    known.observe(&present, &in_use, at(1100).boot, at(1100));
+    known.observe(&present, &in_use, at(1100).boot, at(1100), |_| false);
     let found = plan(&present, &in_use, &known, &foreign, at(1220));
     assert_eq!(names(&found.removable), ["free", "young", "foreign"]);
 }
@@ -84,7 +84,7 @@ fn the_least_recently_used_goes_first() {
     for (used, seconds) in [("used-early", 500), ("used-late", 600)] {
         let mut in_use = InUse::default();
         in_use.by_container(&format!("{used}:1"));
-        known.observe(&present, &in_use, at(seconds).boot, at(seconds));
+        known.observe(&present, &in_use, at(seconds).boot, at(seconds), |_| false);
     }
     let found = plan(&present, &InUse::default(), &known, &SETTINGS, at(1000));
     let order = ["never-early", "never-late", "used-early", "used-late"];
@@ -106,7 +106,7 @@ fn the_history_survives_restarts_and_reboots() {
     let mut known = history(&["a", "b"]);
     let mut in_use = InUse::default();
     in_use.by_container("a:1");
-    known.observe(&present, &in_use, at(300).boot, at(300));
+    known.observe(&present, &in_use, at(300).boot, at(300), |_| false);
     let text = serde_json::to_string(&known).unwrap();
     let loaded: ImageHistory = serde_json::from_str(&text).unwrap();
     assert_eq!(loaded, known);
@@ -134,7 +134,7 @@ fn the_history_is_saved_for_what_matters() {
     in_use.by_container("a:1");
     let used_at = |before: &ImageHistory, seconds| {
         let mut known = before.clone();
-        known.observe(&present, &in_use, at(seconds).boot, at(seconds));
+        known.observe(&present, &in_use, at(seconds).boot, at(seconds), |_| false);
         known
     };
     assert!(!saved.is_worth_saving(&saved));
@@ -152,25 +152,51 @@ fn the_history_is_saved_for_what_matters() {
 fn an_image_stays_whose_it_was() {
     let present = [image("a")];
     let mut known = ImageHistory::default();
-    known.observe(&present, &InUse::default(), at(1).boot, at(1));
+    known.observe(&present, &InUse::default(), at(1).boot, at(1), |_| false);
     // Imported before, and the registry was asked for it again.
     known.pulled(pull("a", 2));
     let found = plan(&present, &InUse::default(), &known, &SETTINGS, at(900));
     assert_eq!(found.kept["docker.io/library/a:1"], KeptBecause::Foreign);
     // Pulled while the runtime was being asked: not forgotten. Removed and pulled again: ours.
     let other = [image("b")];
-    known.observe(&other, &InUse::default(), at(3).boot, at(3));
+    known.observe(&other, &InUse::default(), at(3).boot, at(3), |_| false);
     known.pulled(pull("a", 11));
-    known.observe(&other, &InUse::default(), at(10).boot, at(12));
+    known.observe(&other, &InUse::default(), at(10).boot, at(12), |_| false);
     let found = plan(&present, &InUse::default(), &known, &SETTINGS, at(900));
     assert_eq!(names(&found.removable), ["a"]);
+}
+
+#[test]
+fn an_image_that_is_listed_during_its_pull_is_pulled() {
+    let present = ["a", "b"].map(image);
+    let mut known = ImageHistory::default();
+    known.observe(&present[1..], &InUse::default(), at(1).boot, at(1), |_| false);
+    known.observe(&present, &InUse::default(), at(11).boot, at(11), |_| false);
+    for id in ["a", "b"] {
+        known.pulled(EndedPull { began: at(10).boot, ..pull(id, 12) });
+    }
+    let found = plan(&present, &InUse::default(), &known, &SETTINGS, at(900));
+    assert_eq!(names(&found.removable), ["a"]);
+    assert_eq!(found.kept["docker.io/library/b:1"], KeptBecause::Foreign);
+}
+
+#[test]
+fn an_unknown_image_with_a_record_is_pulled() {
+    let present = ["a", "b"].map(image);
+    let mut known = ImageHistory::default();
+    known.observe(&present[..1], &InUse::default(), at(1).boot, at(1), |_| false);
+    // A record of an image that was there before changes nothing.
+    known.observe(&present, &InUse::default(), at(2).boot, at(2), |_| true);
+    let found = plan(&present, &InUse::default(), &known, &SETTINGS, at(900));
+    assert_eq!(names(&found.removable), ["b"]);
+    assert_eq!(found.kept["docker.io/library/a:1"], KeptBecause::Foreign);
 }
 
 #[test]
 fn a_listing_without_any_image_forgets_nothing() {
     let before = history(&["a", "b"]);
     let mut known = before.clone();
-    known.observe(&[], &InUse::default(), at(300).boot, at(300));
+    known.observe(&[], &InUse::default(), at(300).boot, at(300), |_| false);
     assert_eq!(known, before);
 }
 
