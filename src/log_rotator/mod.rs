@@ -96,6 +96,8 @@ struct Hints {
     events: EventStream<Vec<u8>>,
     watches: Watches,
     watched: HashMap<WatchDescriptor, ContainerId>,
+    /// Unknown watches that have ended while a job looked: the job may have made them.
+    ended: Vec<WatchDescriptor>,
 }
 
 type Job = Pin<Box<dyn Future<Output = Done> + Send>>;
@@ -300,6 +302,9 @@ impl LogRotatorTask {
                         self.put_off(now);
                     }
                 }
+                if let Some(hints) = &mut self.hints {
+                    hints.ended.clear();
+                }
             }
             Done::Rotated(id, result) => {
                 self.rotating -= 1;
@@ -373,9 +378,13 @@ impl LogRotatorTask {
             }
             return;
         };
+        let mut woken = false;
         if let (Some(hints), Some(watch)) = (&mut self.hints, watch) {
-            hints.watched.insert(watch.clone(), id.clone());
-            log.watch = Some(watch);
+            woken = hints.ended.contains(&watch);
+            if !woken {
+                hints.watched.insert(watch.clone(), id.clone());
+                log.watch = Some(watch);
+            }
         }
         let next = match size {
             Ok(Some(size)) => {
@@ -397,6 +406,7 @@ impl LogRotatorTask {
             }
         };
         match next {
+            NextLook::Quiet(_) if woken => log.look_at = NextLook::first(now),
             NextLook::At(due) | NextLook::Quiet(due) => log.look_at = due,
             NextLook::Rotate => {
                 log.rotating = true;
@@ -424,8 +434,14 @@ impl LogRotatorTask {
                 self.look_at_all(now);
             }
             Ok((watch, _)) => {
-                let id = self.hints.as_mut().and_then(|hints| hints.watched.remove(&watch));
-                if let Some(log) = id.and_then(|id| self.logs.get_mut(&id)) {
+                let Some(hints) = &mut self.hints else { return };
+                let Some(id) = hints.watched.remove(&watch) else {
+                    if self.looking {
+                        hints.ended.push(watch);
+                    }
+                    return;
+                };
+                if let Some(log) = self.logs.get_mut(&id) {
                     log.watch = None;
                     log.growth.woken(now);
                     log.look_at = log.look_at.min(NextLook::first(now));
@@ -484,7 +500,9 @@ impl Hints {
             Ok((watches, inotify.into_event_stream(vec![0; EVENTS_BYTES])?))
         });
         match inotify {
-            Ok((watches, events)) => Some(Self { events, watches, watched: HashMap::new() }),
+            Ok((watches, events)) => {
+                Some(Self { events, watches, watched: HashMap::new(), ended: Vec::new() })
+            }
             Err(error) => {
                 tracing::warn!(err = %error, "no inotify: container logs are looked at periodically");
                 None
@@ -553,3 +571,6 @@ async fn rotate(
     }
     Err(error)
 }
+
+#[cfg(test)]
+mod tests;
