@@ -9,8 +9,8 @@ use crate::{
 use nix::libc::{O_NOFOLLOW, O_NONBLOCK};
 use std::{
     fs,
-    io::{self, Read as _, Write as _},
-    os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _, PermissionsExt as _},
+    io::{self, Read as _},
+    os::unix::fs::{DirBuilderExt as _, FileExt as _, OpenOptionsExt as _, PermissionsExt as _},
     path::{Path, PathBuf},
 };
 
@@ -45,22 +45,13 @@ impl HostFiles {
         let directory = self.pod_dir(uid)?;
         make_directory(&directory)?;
         let path = directory.join("etc-hosts");
-        // Containers that run have the file mounted: it must stay the same one, and on a full disk,
-        // where writing it again fails after it was emptied, it must not lose what it holds.
+        // Not written without need: the disk may be full.
         if is_regular_with(&path, &text) {
             return Ok(path);
         }
-        let written = fs::OpenOptions::new()
-            .write(true)
-            .create(true)
-            .truncate(true)
-            .mode(0o644)
-            .custom_flags(O_NOFOLLOW)
-            .open(&path)
-            .and_then(|mut file| {
-                file.set_permissions(fs::Permissions::from_mode(0o644))?;
-                file.write_all(text.as_bytes())
-            });
+        let mut options = fs::OpenOptions::new();
+        options.read(true).write(true).create(true).mode(0o644).custom_flags(O_NOFOLLOW);
+        let written = options.open(&path).and_then(|file| overwrite(&file, text.as_bytes()));
         written.map_err(|source| io_error("write", &path, source))?;
         Ok(path)
     }
@@ -134,6 +125,20 @@ fn is_regular_with(path: &Path, text: &str) -> bool {
     file.metadata().is_ok_and(|metadata| expected(&metadata))
         && file.read_to_end(&mut found).is_ok()
         && found == text.as_bytes()
+}
+
+/// Makes a file hold just `content`, readable for everybody. It stays the same file, because
+/// containers that run have it mounted. It is never empty meanwhile, and when writing fails, as on a
+/// full disk, it holds what it held before.
+pub(super) fn overwrite(file: &fs::File, content: &[u8]) -> io::Result<()> {
+    file.set_permissions(fs::Permissions::from_mode(0o644))?;
+    let mut before = Vec::new();
+    file.take(MAX_HOSTS).read_to_end(&mut before)?;
+    let write = |content: &[u8]| {
+        file.write_all_at(content, 0)?;
+        file.set_len(content.len() as u64)
+    };
+    write(content).or_else(|error| write(&before).and(Err(error)))
 }
 
 /// Removes the files in a directory whose names none of these paths has.

@@ -1,12 +1,14 @@
-use super::{core::*, *};
+use super::{core::*, pod_files::overwrite, *};
 use crate::{
     beneath::{Removal, Slice},
     model::{ContainerId, PodKey, PodUid, k8s},
 };
+use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, memfd_create};
 use serde_json::{Value, json};
 use std::{
     fs,
-    os::unix::fs::{PermissionsExt as _, symlink},
+    io::Seek as _,
+    os::unix::fs::{FileExt as _, PermissionsExt as _, symlink},
     path::PathBuf,
     time::Duration,
 };
@@ -207,6 +209,27 @@ fn file_names() {
     assert_eq!(parse_log_directory("default_web-node1_0123abcd"), Some((key(), "0123abcd")));
     assert_eq!(parse_log_directory("lost+found"), None);
     assert_eq!(parse_log_directory("a_b"), None);
+}
+
+#[test]
+fn a_hosts_file_that_cannot_be_written_keeps_its_content() {
+    // It can't grow, as on a full disk.
+    let flags = MemfdFlags::ALLOW_SEALING | MemfdFlags::CLOEXEC;
+    let file = fs::File::from(memfd_create("hosts", flags).unwrap());
+    let content = || {
+        let mut found = vec![0; usize::try_from(file.metadata().unwrap().len()).unwrap()];
+        file.read_exact_at(&mut found, 0).unwrap();
+        String::from_utf8(found).unwrap()
+    };
+    let before = "1".repeat(5000);
+    overwrite(&file, before.as_bytes()).unwrap();
+    fcntl_add_seals(&file, SealFlags::GROW).unwrap();
+    (&file).rewind().unwrap();
+    assert!(overwrite(&file, "2".repeat(9000).as_bytes()).is_err());
+    assert_eq!(content(), before);
+    (&file).rewind().unwrap();
+    overwrite(&file, b"short").unwrap();
+    assert_eq!(content(), "short");
 }
 
 #[test]
