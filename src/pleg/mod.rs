@@ -131,7 +131,7 @@ impl PlegHandle {
         self.health.clone()
     }
 
-    /// Boot time at which the loop last came round, which it does also while the runtime hangs.
+    /// When the loop last came round, as `clock::awake`; it does so also while the runtime hangs.
     #[must_use]
     pub fn heartbeat(&self) -> watch::Receiver<Duration> {
         self.heartbeat.clone()

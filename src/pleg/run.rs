@@ -12,6 +12,7 @@ use super::{
     inspect, readiness,
 };
 use crate::{
+    clock,
     cri::{CriError, RuntimeClient},
     metrics::{metrics, unix},
     model::PodKey,
@@ -160,7 +161,7 @@ impl Loop {
         let mut follower = JoinSet::new();
         follower.spawn(events::follow(self.client.clone(), hint));
         loop {
-            self.heartbeat.send_replace((self.settings.clock)().boot);
+            self.heartbeat.send_replace(clock::awake());
             self.advance();
             let wake = self.wake_at();
             // Every arm is cancel safe: channels keep what was not received, join_next keeps what

@@ -75,7 +75,7 @@ impl ProberTask {
         self.views.subscribe()
     }
 
-    /// The boot time of the last pass of the loop.
+    /// When the loop last came round, as [`clock::awake`].
     #[must_use]
     pub fn heartbeat(&self) -> watch::Receiver<Duration> {
         self.heartbeat.subscribe()
@@ -86,7 +86,7 @@ impl ProberTask {
         self.parts.pods.mark_changed();
         loop {
             let now = clock::now();
-            self.heartbeat.send_replace(now.boot);
+            self.heartbeat.send_replace(clock::awake());
             for attempt in self.prober.begin(now) {
                 self.attempts.push(self.trying(attempt));
             }

@@ -30,7 +30,8 @@ const POLICY: ConnectionPolicy = ConnectionPolicy {
     kept: None,
 };
 
-/// Knows whether the agent is alive.
+/// Knows whether the agent is alive. Times are those of [`clock::awake`]: after the machine was
+/// suspended no loop is late.
 #[derive(Clone, Debug)]
 pub(super) struct Health {
     heartbeats: Vec<watch::Receiver<Duration>>,
@@ -47,7 +48,7 @@ impl Health {
 
     /// Makes all checks, so that their metrics are of now.
     pub(super) fn check_all(&self) {
-        let now = clock::now().boot;
+        let now = clock::awake();
         for check in CHECKS {
             self.failure(check, now);
         }
@@ -109,14 +110,14 @@ async fn all(State(health): State<Health>, RawQuery(query): RawQuery) -> Respons
     let verbose = pairs().any(|(name, _)| name == "verbose");
     let excluded: Vec<String> =
         pairs().filter(|(name, _)| *name == "exclude").map(|(_, v)| v.to_owned()).collect();
-    plain(health.report(verbose, &excluded, clock::now().boot))
+    plain(health.report(verbose, &excluded, clock::awake()))
 }
 
 async fn one(State(health): State<Health>, Path(check): Path<String>) -> Response {
     if !CHECKS.contains(&check.as_str()) {
         return not_found().await;
     }
-    plain(match health.failure(&check, clock::now().boot) {
+    plain(match health.failure(&check, clock::awake()) {
         None => (StatusCode::OK, "ok".to_owned()),
         Some(why) => (StatusCode::INTERNAL_SERVER_ERROR, format!("internal server error: {why}\n")),
     })

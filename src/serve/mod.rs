@@ -64,8 +64,8 @@ pub struct Views {
     pub probes: watch::Receiver<ProbeViews>,
     pub node: watch::Receiver<Arc<NodeView>>,
     pub events: watch::Receiver<Arc<EventLog>>,
-    /// Boot times at which the loops that make up the agent last came round; zero before the first
-    /// time.
+    /// When the loops that make up the agent last came round, as `clock::awake`; zero before the
+    /// first time.
     pub heartbeats: Vec<watch::Receiver<Duration>>,
     /// What the node and its pods have used.
     pub stats: StatsSource,

@@ -97,7 +97,7 @@ pub struct SourceHandle {
     pub objects: watch::Receiver<Arc<NodeObjects>>,
     /// What is to be saved; changes when last good revisions change.
     pub saved: watch::Receiver<Arc<core::Saved>>,
-    /// Boot time of the last sign of life of its task; zero before the first.
+    /// The last sign of life of its task, as `clock::awake`; zero before the first.
     pub heartbeat: watch::Receiver<Duration>,
     commands: mpsc::Sender<Command>,
 }

@@ -114,7 +114,7 @@ impl Output {
         let heartbeat = self.heartbeat.clone();
         async move {
             loop {
-                heartbeat.send_replace(clock::now().boot);
+                heartbeat.send_replace(clock::awake());
                 tokio::time::sleep(HEARTBEAT).await;
             }
         }

@@ -105,7 +105,7 @@ impl Writer {
         drop(tokio::try_join!(synced.run(), cached.run()));
     }
 
-    /// Boot times at which the two queues last came round: not while a write is under way.
+    /// When the two queues last came round, as [`clock::awake`]: not while a write is under way.
     pub fn heartbeats(&self) -> [watch::Receiver<Duration>; 2] {
         self.lanes.each_ref().map(|lane| lane.heartbeat.subscribe())
     }
@@ -144,7 +144,7 @@ impl Lane {
         let mut pause = FIRST_PAUSE;
         let mut ended = false;
         loop {
-            self.heartbeat.send_replace(clock::now().boot);
+            self.heartbeat.send_replace(clock::awake());
             // Cancel-safe: recv_many takes nothing out before it is ready; the others only wait.
             tokio::select! {
                 biased;

@@ -197,7 +197,7 @@ impl WorkerSet {
         self.dead.subscribe()
     }
 
-    /// The boot time of the last pass of the loop.
+    /// When the loop last came round, as [`clock::awake`].
     #[must_use]
     pub fn heartbeat(&self) -> watch::Receiver<Duration> {
         self.heartbeat.subscribe()
@@ -224,7 +224,7 @@ impl WorkerSet {
         // done after the select. The shutdown comes first, because the tasks that the set reads
         // from end with it.
         loop {
-            self.heartbeat.send_replace(clock::now().boot);
+            self.heartbeat.send_replace(clock::awake());
             tokio::select! {
                 biased;
                 () = self.shutdown.cancelled() => return Ok(()),
