@@ -172,9 +172,9 @@ impl Keys {
         });
         let Ok(Some((seen, loaded))) = looked.await else { return };
         let mut current = self.current();
-        current.seen = seen;
         match loaded {
             Ok(loaded) => {
+                current.seen = seen;
                 self.until.publish_if_changed(loaded.until);
                 current.server = Some(loaded.server);
                 current.clients = loaded.clients;
@@ -183,6 +183,8 @@ impl Keys {
                 }
             }
             Err(error) => {
+                // The next look tries again: it need not be the files that are to blame.
+                current.seen.clear();
                 let text = error_chain(&error);
                 if current.trouble.as_ref() != Some(&text) {
                     let serves_on = current.server.is_some();
@@ -390,6 +392,28 @@ mod tests {
         fs::write(&certificate, other.cert.pem()).unwrap();
         assert!(matches!(load(&settings), Err(TlsError::Pair(..))));
         assert_eq!(fs::read_to_string(&certificate).unwrap(), other.cert.pem());
+    }
+
+    #[tokio::test]
+    async fn a_failed_load_is_tried_again_though_the_files_look_alike() {
+        let dir = tempfile::tempdir().unwrap();
+        let settings = settings(dir.path());
+        load(&settings).unwrap();
+        let (certificate, key) = pair(&settings);
+        let good = fs::read(&certificate).unwrap();
+        let write = |content: &[u8]| {
+            fs::write(&certificate, content).unwrap();
+            let file = fs::File::options().write(true).open(&certificate).unwrap();
+            file.set_modified(std::time::SystemTime::UNIX_EPOCH).unwrap();
+        };
+        let given = TlsSettings { certificate: Some((certificate.clone(), key)), ..settings };
+        let keys = Keys::new(given, watch::Sender::default());
+        write(&vec![b'x'; good.len()]);
+        assert!(keys.server().await.is_none());
+        write(&good);
+        *keys.looks.lock().await = Duration::ZERO;
+        assert!(keys.server().await.is_some());
+        assert!(keys.current().trouble.is_none());
     }
 
     #[test]
