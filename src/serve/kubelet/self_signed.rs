@@ -1,8 +1,8 @@
 //! The certificate of a node that was given none: self-signed, in `kubelet.crt` and `kubelet.key` as
 //! the kubelet names them.
 //!
-//! It is made again before it expires and when the node's name or addresses are no longer those in
-//! it. A certificate that somebody else has put there is left alone.
+//! It is made again before it expires, when it is not valid yet, and when the node's name or
+//! addresses are no longer those in it. A certificate that somebody else has put there is left alone.
 
 use crate::{
     certificate::{Lifetime, names, parse},
@@ -10,6 +10,7 @@ use crate::{
     files::replace,
     model::CollectOrdered as _,
 };
+use jiff::Timestamp;
 use rcgen::{CertificateParams, DistinguishedName, DnType, KeyPair, SanType};
 use rustls_pki_types::{CertificateDer, pem::PemObject as _};
 use std::{
@@ -57,9 +58,11 @@ pub(super) fn is_due(directory: &Path, wanted: &Wanted) -> bool {
         fs::read(certificate).ok().and_then(|pem| CertificateDer::from_pem_slice(&pem).ok());
     let found = found.and_then(|der| parse(&der));
     found.is_none_or(|found| {
-        let expires = Lifetime::of(&found)
-            .is_none_or(|lifetime| lifetime.until < clock::now().wall.as_second() + MARGIN_SECONDS);
-        is_ours(&found) && (expires || names(&found) != wanted.names())
+        let now = clock::now().wall.as_second();
+        // One that is not valid yet was made while the clock was ahead.
+        let is_untimely = Lifetime::of(&found)
+            .is_none_or(|lifetime| lifetime.from > now || lifetime.until < now + MARGIN_SECONDS);
+        is_ours(&found) && (is_untimely || names(&found) != wanted.names())
     })
 }
 
@@ -90,7 +93,7 @@ pub(super) fn renew(
     }
     fs::create_dir_all(directory)
         .map_err(|error| SelfSignedError::File(directory.to_owned(), error))?;
-    let (certificate_pem, key_pem) = make(wanted)?;
+    let (certificate_pem, key_pem) = make(wanted, clock::now().wall)?;
     // A crash between the two leaves a pair that does not fit, and the next reading makes another.
     for (path, pem) in [(&key, key_pem), (&certificate, certificate_pem)] {
         replace(path, ".unfinished", pem.as_bytes())
@@ -107,8 +110,7 @@ impl Wanted {
     }
 }
 
-fn make(wanted: &Wanted) -> Result<(String, String), rcgen::Error> {
-    let now = clock::now().wall;
+fn make(wanted: &Wanted, now: Timestamp) -> Result<(String, String), rcgen::Error> {
     let mut params = CertificateParams::new(vec![wanted.node_name.clone()])?;
     params.subject_alt_names.extend(wanted.ips.iter().copied().map(SanType::IpAddress));
     params.distinguished_name = DistinguishedName::new();
@@ -161,6 +163,15 @@ mod tests {
         assert!(is_due(dir, &wanted));
         renew(dir, &wanted, false).unwrap();
         assert_ne!(read(), first);
+
+        // The clock was ahead when it was made.
+        let ahead = clock::now().wall + 2 * HOUR;
+        let (certificate_pem, key_pem) = make(&wanted, ahead).unwrap();
+        fs::write(&certificate, certificate_pem).unwrap();
+        fs::write(&key, key_pem).unwrap();
+        assert!(is_due(dir, &wanted));
+        renew(dir, &wanted, false).unwrap();
+        assert!(!is_due(dir, &wanted));
 
         // Somebody else's is left alone, whatever is in it.
         let other = rcgen::generate_simple_self_signed(vec!["other".to_owned()]).unwrap();
