@@ -1,11 +1,10 @@
 //! The resources of the node: which pods keep them, which pods are stopping, and what is left.
 
 use super::{
-    Allocatable,
     ports::{HostPort, any_conflict},
     preempt,
     refusal::Refusal,
-    resources::{Needs, Resource, Shortage},
+    resources::{Needs, Resource, Room, Shortage},
 };
 use crate::model::{Order as _, PodKey, ResizeWait, k8s};
 
@@ -43,7 +42,7 @@ pub(super) struct Preempted<'a> {
 
 /// The room of the node.
 pub(super) struct Board<'a> {
-    allocatable: &'a Allocatable,
+    room: Room<'a>,
     staying: Vec<Occupant<'a>>,
     going: Vec<Occupant<'a>>,
     /// The resources of all pods that stay.
@@ -52,9 +51,9 @@ pub(super) struct Board<'a> {
 }
 
 impl<'a> Board<'a> {
-    pub(super) fn new(allocatable: &'a Allocatable) -> Self {
+    pub(super) fn new(room: Room<'a>) -> Self {
         Self {
-            allocatable,
+            room,
             staying: Vec::new(),
             going: Vec::new(),
             taken: Needs::default(),
@@ -75,7 +74,7 @@ impl<'a> Board<'a> {
 
     /// What is missing for a pod, also once everything that is going has gone.
     pub(super) fn shortages(&self, occupant: &Occupant<'_>) -> Vec<Shortage> {
-        occupant.needs.shortages(self.allocatable, &self.taken)
+        occupant.needs.shortages(self.room, &self.taken)
     }
 
     /// Gives a pod that stays the resources of `larger`, the same pod as it is to be, if there is
@@ -85,8 +84,8 @@ impl<'a> Board<'a> {
         let more = larger.needs.clone().without(&place.needs);
         let others = std::mem::take(&mut self.taken).without(&place.needs);
         let is_more = |shortage: &Shortage| more.get(&shortage.resource) > 0;
-        let mut alone = larger.needs.shortages(self.allocatable, &Needs::default()).into_iter();
-        let mut beside = larger.needs.shortages(self.allocatable, &others).into_iter();
+        let mut alone = larger.needs.shortages(self.room, &Needs::default()).into_iter();
+        let mut beside = larger.needs.shortages(self.room, &others).into_iter();
         let wait = match (alone.find(is_more), beside.find(is_more)) {
             (Some(shortage), _) => Some(shortage.infeasible()),
             (None, Some(shortage)) => Some(shortage.deferred()),
@@ -120,7 +119,7 @@ impl<'a> Board<'a> {
             let more = going.needs.clone();
             now.add(&follows.map_or(more.clone(), |staying| more.without(&staying.needs)));
         }
-        let full = !occupant.needs.shortages(self.allocatable, &now).is_empty();
+        let full = !occupant.needs.shortages(self.room, &now).is_empty();
         let blocks = |going: &&Occupant<'_>| any_conflict(&occupant.ports, &going.ports);
         if others.is_empty() || !full && !others.iter().any(blocks) {
             return None;

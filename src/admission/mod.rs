@@ -50,6 +50,7 @@ use crate::{
 };
 use board::{Board, Occupant, Preempted, Victims};
 use refusal::Refusal;
+use resources::Room;
 use std::{cmp::Reverse, collections::BTreeMap, sync::Arc, time::Duration};
 
 /// A wished pod, as admission sees it.
@@ -96,7 +97,7 @@ pub struct Input<'a> {
     /// What still runs besides them. In any order.
     pub leaving: &'a [Leaving],
     pub node: &'a NodeFacts,
-    /// The labels and taints of the Node object. `None`: there is no API server, or it has not
+    /// What the Node object says about pods. `None`: there is no API server, or it has not
     /// shown the Node yet. Pods of the API server wait for it.
     pub scheduling: Option<&'a NodeScheduling>,
     /// What the runtime can do. It has no name until it has answered for the first time.
@@ -117,6 +118,11 @@ impl Input<'_> {
     /// The labels of the node. People change those of the Node object, so these come first.
     fn labels(&self) -> &BTreeMap<String, String> {
         self.scheduling.map_or(&self.node.labels, |scheduling| &scheduling.labels)
+    }
+
+    fn room(&self) -> Room<'_> {
+        let extended = self.scheduling.map(|scheduling| &scheduling.extended);
+        Room { allocatable: &self.node.allocatable, extended }
     }
 
     fn taints(&self) -> &[k8s::Taint] {
@@ -183,7 +189,7 @@ pub struct Ruling {
 /// Decides about every wished pod.
 #[must_use]
 pub fn admit(input: &Input<'_>) -> Ruling {
-    let mut board = Board::new(&input.node.allocatable);
+    let mut board = Board::new(input.room());
     let mut decisions: BTreeMap<&PodKey, Decision> = BTreeMap::new();
     for leaving in input.leaving {
         let mut occupant = Occupant::new(&leaving.key, &leaving.pod);

@@ -15,6 +15,9 @@ const PREEMPTED: &str = "Preempted in order to admit critical pod";
 /// A pod's grace period, where it names none.
 const GRACE_SECONDS: i64 = 30;
 
+/// Reason of the event for every extended resource. The pod's status and the message name it.
+const OUT_OF_EXTENDED: &str = "OutOfExtendedResources";
+
 const REASONS: [&str; 26] = [
     "Evicted",
     PREEMPTING,
@@ -113,10 +116,14 @@ pub(super) fn event(pod: &DesiredPod, hold: &Hold, before: Option<&Hold>) -> Opt
         return None;
     }
     let reason = REASONS.into_iter().find(|reason| *reason == hold.reason);
+    let reason = reason.unwrap_or(match hold.reason.starts_with("OutOf") {
+        true => OUT_OF_EXTENDED,
+        false => "UnexpectedAdmissionError",
+    });
     Some(Event {
         target: EventTarget::Pod { key: pod.key.clone(), uid: pod.uid.clone(), field_path: None },
         kind: EventKind::Warning,
-        reason: reason.unwrap_or("UnexpectedAdmissionError"),
+        reason,
         message: hold.message.strip_prefix(REFUSAL_PREFIX).unwrap_or(&hold.message).to_owned(),
     })
 }

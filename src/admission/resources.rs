@@ -2,7 +2,7 @@
 
 use super::Allocatable;
 use crate::{
-    model::{CollectOrdered as _, ResizeWait, k8s},
+    model::{CollectOrdered as _, ResizeWait, is_extended_resource, k8s},
     podspec::effective_requests,
 };
 use std::{collections::BTreeMap, fmt};
@@ -19,17 +19,19 @@ pub(super) enum Resource {
     EphemeralStorage,
     /// In bytes; with the whole name, `hugepages-2Mi`.
     HugePages(Box<str>),
+    /// In pieces; with the whole name, `example.com/dongle`.
+    Extended(Box<str>),
 }
 
 impl Resource {
-    /// The resource of that name; `None` for extended resources, which this node does not have and
-    /// the kubelet ignores.
+    /// The resource of that name; `None` for one that no node has.
     fn from_name(name: &str) -> Option<Self> {
         match name {
             "cpu" => Some(Self::Cpu),
             "memory" => Some(Self::Memory),
             "ephemeral-storage" => Some(Self::EphemeralStorage),
             pages if pages.starts_with("hugepages-") => Some(Self::HugePages(pages.into())),
+            name if is_extended_resource(name) => Some(Self::Extended(name.into())),
             _ => None,
         }
     }
@@ -42,7 +44,7 @@ impl fmt::Display for Resource {
             Self::Cpu => "cpu",
             Self::Memory => "memory",
             Self::EphemeralStorage => "ephemeral-storage",
-            Self::HugePages(name) => name,
+            Self::HugePages(name) | Self::Extended(name) => name,
         })
     }
 }
@@ -63,7 +65,8 @@ impl Needs {
                     Resource::Pods
                     | Resource::Memory
                     | Resource::EphemeralStorage
-                    | Resource::HugePages(_) => amount.value(),
+                    | Resource::HugePages(_)
+                    | Resource::Extended(_) => amount.value(),
                 };
                 needs.insert(resource, amount);
             }
@@ -103,9 +106,9 @@ impl Needs {
     }
 
     /// The resources that the node does not have, in the order in which they are reported.
-    pub(super) fn shortages(&self, allocatable: &Allocatable, used: &Self) -> Vec<Shortage> {
+    pub(super) fn shortages(&self, room: Room<'_>, used: &Self) -> Vec<Shortage> {
         let short = |(resource, requested): (&Resource, i64)| {
-            let capacity = capacity(allocatable, resource)?;
+            let capacity = room.of(resource)?;
             let used = used.get(resource);
             let shortage = Shortage { resource: resource.clone(), requested, used, capacity };
             (shortage.missing() > 0).then_some(shortage)
@@ -161,15 +164,28 @@ impl fmt::Display for Shortage {
     }
 }
 
-/// `None`: no bound is known.
-fn capacity(allocatable: &Allocatable, resource: &Resource) -> Option<i64> {
-    match resource {
-        Resource::Pods => Some(allocatable.pods),
-        Resource::Cpu => Some(allocatable.cpu_milli),
-        Resource::Memory => Some(allocatable.memory_bytes),
-        Resource::EphemeralStorage => allocatable.ephemeral_storage_bytes,
-        Resource::HugePages(name) => {
-            Some(allocatable.hugepages.get(&**name).copied().unwrap_or_default())
+/// What pods may take of the node.
+#[derive(Clone, Copy)]
+pub(super) struct Room<'a> {
+    pub(super) allocatable: &'a Allocatable,
+    /// Of the Node object; `None` where it is not known.
+    pub(super) extended: Option<&'a BTreeMap<String, i64>>,
+}
+
+impl Room<'_> {
+    /// `None`: no bound is known. As in the kubelet, an extended resource that the Node lacks is
+    /// not counted: it is one of the whole cluster.
+    fn of(&self, resource: &Resource) -> Option<i64> {
+        let Self { allocatable, extended } = self;
+        match resource {
+            Resource::Pods => Some(allocatable.pods),
+            Resource::Cpu => Some(allocatable.cpu_milli),
+            Resource::Memory => Some(allocatable.memory_bytes),
+            Resource::EphemeralStorage => allocatable.ephemeral_storage_bytes,
+            Resource::HugePages(name) => {
+                Some(allocatable.hugepages.get(&**name).copied().unwrap_or_default())
+            }
+            Resource::Extended(name) => extended.and_then(|all| all.get(&**name)).copied(),
         }
     }
 }

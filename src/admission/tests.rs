@@ -43,7 +43,7 @@ fn node() -> Node {
             app_armor: true,
             spares_static_pods: false,
         },
-        scheduling: Some(NodeScheduling { labels, taints: Vec::new() }),
+        scheduling: Some(NodeScheduling { labels, ..NodeScheduling::default() }),
         runtime: RuntimeView { name: "containerd".to_owned(), ..RuntimeView::default() },
         pressure: PressureOrders { known: true, ..PressureOrders::default() },
         before: Admissions::default(),

@@ -78,7 +78,7 @@ pub use printable::{printable, printable_lines};
 pub use probe::{Finding, NodeProbes, PodProbes, ProbeKind, ProbeResults, ProbeView, ProbeViews};
 pub use problem::{Position, Problem};
 pub use quantity::{Quantity, QuantityError};
-pub use scheduling::NodeScheduling;
+pub use scheduling::{NodeScheduling, is_extended_resource};
 pub use shutdown::{
     Ending, MachineState, SYSTEM_CRITICAL_PRIORITY, Shutdown, ShutdownPeriod, ShutdownPeriods,
     priority_of,

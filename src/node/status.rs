@@ -4,7 +4,10 @@ use super::{
     NodeReport,
     conditions::{conditions, node_event},
 };
-use crate::model::{CloudProvider, Event, EventKind, EventTarget, Now, k8s};
+use crate::model::{CloudProvider, Event, EventKind, EventTarget, Now, is_extended_resource, k8s};
+
+/// What every version of this agent has in its `kubeletVersion`, and no kubelet has.
+const OWN_VERSION: &str = "+nodelet.";
 
 /// A status, and what is to be told because of it.
 #[derive(Clone, Debug, PartialEq)]
@@ -32,15 +35,17 @@ pub fn status(report: &NodeReport, observed: Option<&k8s::Node>, now: Now) -> Co
     if !provided && !report.addresses.is_empty() {
         status.addresses = Some(report.addresses.clone());
     }
+    let taken_over = status.node_info.as_ref().is_some_and(|info| is_taken_over(info, report));
     let capacity = status.capacity.get_or_insert_default();
-    capacity.extend(report.capacity.clone());
-    // What is not in the capacity any more can't be requested.
-    let mut allocatable = report.allocatable.clone();
-    for (name, amount) in status.allocatable.iter().flatten() {
-        if capacity.contains_key(name) && !report.capacity.contains_key(name) {
-            allocatable.entry(name.clone()).or_insert_with(|| amount.clone());
-        }
+    if taken_over {
+        // Nobody provides the devices of the other agent's plugins any more.
+        let extended = capacity.iter_mut().filter(|(name, _)| is_extended_resource(name));
+        extended.for_each(|(_, amount)| "0".clone_into(&mut amount.0));
     }
+    capacity.extend(report.capacity.clone());
+    // Pods may request all that others have added to the capacity, and nothing else.
+    let mut allocatable = capacity.clone();
+    allocatable.extend(report.allocatable.clone());
     status.allocatable = Some(allocatable);
     let booted = status.node_info.as_ref().map(|info| info.boot_id.clone());
     if booted.is_some_and(|id| !id.is_empty() && id != report.info.boot_id) {
@@ -63,6 +68,13 @@ pub fn status(report: &NodeReport, observed: Option<&k8s::Node>, now: Now) -> Co
         }),
     };
     Computed { status, told }
+}
+
+/// True when another machine or a kubelet has written the status. The kubelet's rule is that it has
+/// no checkpoint of device plugins, which without plugins is so after each of its restarts. A
+/// restart of this agent keeps the resources that an administrator has added.
+fn is_taken_over(told: &k8s::NodeSystemInfo, report: &NodeReport) -> bool {
+    !told.kubelet_version.contains(OWN_VERSION) || told.machine_id != report.info.machine_id
 }
 
 fn rebooted(report: &NodeReport) -> Event {

@@ -3,9 +3,10 @@
 use super::{conditions::READY, *};
 use crate::{
     admission::{Allocatable, Capacity},
-    model::{CloudProvider, Now, Pressure, k8s},
+    model::{CloudProvider, KUBELET_VERSION, Now, Pressure, k8s},
     patch::{NODE_STATUS, status_patch},
 };
+use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 use serde_json::{Value, json};
 use std::{collections::BTreeSet, time::Duration};
 
@@ -43,7 +44,11 @@ fn report() -> NodeReport {
         addresses: vec![address("InternalIP", "10.0.0.1"), address("Hostname", "n1")],
         capacity,
         allocatable,
-        info: k8s::NodeSystemInfo { boot_id: "b1".to_owned(), ..Default::default() },
+        info: k8s::NodeSystemInfo {
+            boot_id: "b1".to_owned(),
+            kubelet_version: KUBELET_VERSION.to_owned(),
+            ..Default::default()
+        },
         ..NodeReport::default()
     }
 }
@@ -151,7 +156,7 @@ fn what_others_wrote_stays() {
     let theirs = node.status.as_mut().unwrap();
     let network = json!({"type": "NetworkUnavailable", "status": "False"});
     theirs.conditions.as_mut().unwrap().push(serde_json::from_value(network).unwrap());
-    let one = k8s_openapi::apimachinery::pkg::api::resource::Quantity("1".to_owned());
+    let one = Quantity("1".to_owned());
     for table in [&mut theirs.capacity, &mut theirs.allocatable] {
         table.as_mut().unwrap().insert("example.com/gpu".to_owned(), one.clone());
     }
@@ -161,6 +166,45 @@ fn what_others_wrote_stays() {
     assert_eq!(computed.capacity.unwrap()["example.com/gpu"], one);
     assert_eq!(computed.allocatable.unwrap()["example.com/gpu"], one);
     assert_eq!(computed.addresses.unwrap().len(), 2, "old addresses stay where none is known");
+}
+
+#[test]
+fn pods_may_request_what_others_add_to_the_capacity() {
+    let report = report();
+    let mut node = new_node(&registration(), &report, at(0));
+    for amount in ["4", "2"] {
+        let capacity = node.status.as_mut().unwrap().capacity.as_mut().unwrap();
+        capacity.insert("example.com/dongle".to_owned(), Quantity(amount.to_owned()));
+        node.status = Some(status(&report, Some(&node), at(10)).status);
+        let allocatable = node.status.as_ref().unwrap().allocatable.as_ref().unwrap();
+        assert_eq!(allocatable["example.com/dongle"].0, amount);
+        assert_eq!(allocatable["cpu"].0, "1900m", "our own resources are not taken from there");
+    }
+    node.status.as_mut().unwrap().capacity.as_mut().unwrap().remove("example.com/dongle");
+    let allocatable = status(&report, Some(&node), at(20)).status.allocatable.unwrap();
+    assert!(!allocatable.contains_key("example.com/dongle"), "{allocatable:?}");
+}
+
+#[test]
+fn devices_of_another_agent_are_gone_when_its_node_is_taken_over() {
+    let report = report();
+    let was = |kubelet_version: &str, machine_id: &str| {
+        let mut node = new_node(&registration(), &report, at(0));
+        let theirs = node.status.as_mut().unwrap();
+        let info = theirs.node_info.as_mut().unwrap();
+        (info.kubelet_version, info.machine_id) = (kubelet_version.into(), machine_id.into());
+        for table in [&mut theirs.capacity, &mut theirs.allocatable] {
+            let table = table.as_mut().unwrap();
+            table.insert("example.com/gpu".to_owned(), Quantity("1".to_owned()));
+        }
+        let first = status(&report, Some(&node), at(10)).status;
+        let (capacity, allocatable) = (first.capacity.unwrap(), first.allocatable.unwrap());
+        assert_eq!(capacity["cpu"].0, "2");
+        [capacity, allocatable].map(|table| table["example.com/gpu"].0.clone())
+    };
+    assert_eq!(was("v1.36.0", ""), ["0", "0"], "a kubelet");
+    assert_eq!(was(KUBELET_VERSION, "other"), ["0", "0"], "another machine");
+    assert_eq!(was("v1.35.0+nodelet.0.1.0", ""), ["1", "1"], "this agent, before an upgrade");
 }
 
 #[test]

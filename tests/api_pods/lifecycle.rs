@@ -156,6 +156,41 @@ fn a_pod_for_which_there_is_no_room_fails_for_good() {
     node.finish();
 }
 
+/// The task "Advertise Extended Resources for a Node" of the Kubernetes documentation.
+#[test]
+fn an_extended_resource_of_the_node_is_given_to_pods() {
+    const DONGLE: &str = "example.com/dongle";
+    let Some(node) = Node::start() else { return };
+    let advertise = |amount: &str| {
+        let patch = json!({ "status": { "capacity": { DONGLE: amount } } });
+        let path = format!("/api/v1/nodes/{NODE_NAME}/status");
+        node.admin().patch(&path, &patch).unwrap().ok();
+        let path = format!("/api/v1/nodes/{NODE_NAME}");
+        let allocatable = || node.admin().get(&path)["status"]["allocatable"][DONGLE].clone();
+        node.wait("it is allocatable", allocatable, |found| *found == amount);
+    };
+    advertise("4");
+    advertise("2");
+    let asks = |name: &str, amount: &str| {
+        let mut pod = plain(name, WAITS);
+        pod["spec"]["nodeName"] = json!(NODE_NAME);
+        let amounts = json!({ DONGLE: amount });
+        pod["spec"]["containers"][0]["resources"] =
+            json!({ "requests": amounts, "limits": amounts });
+        node.create(&pod);
+    };
+    asks("fits", "2");
+    node.wait_pod_ready("fits");
+    asks("large", "1");
+    let failed = node.wait_pod("large", "is refused", |pod| pod["status"]["phase"] == "Failed");
+    assert_eq!(failed["status"]["reason"], "OutOfexample.com/dongle", "{failed:#}");
+    for name in ["fits", "large"] {
+        node.delete(name);
+        node.wait_pod_gone(name);
+    }
+    node.finish();
+}
+
 #[test]
 fn workloads_run_scale_and_drain() {
     let Some(node) = Node::start() else { return };

@@ -179,7 +179,7 @@ proptest! {
         let pods = running.iter().chain(&new).map(|subject| &*subject.pod.pod);
         let all = sum(pods.chain(leaving));
         let added = sum(new.iter().map(|subject| &*subject.pod.pod));
-        for shortage in all.shortages(&node.facts.allocatable, &Needs::default()) {
+        for shortage in all.shortages(node.input().room(), &Needs::default()) {
             prop_assert_eq!(added.get(&shortage.resource), 0, "{:?}", shortage);
         }
     }
@@ -227,7 +227,7 @@ proptest! {
         for victim in node.pods.iter().filter(preempted) {
             let mut used = stay.clone();
             used.add(&Needs::of(&victim.pod.pod));
-            prop_assert!(!needs.shortages(&node.facts.allocatable, &used).is_empty(), "{}", victim.pod.key);
+            prop_assert!(!needs.shortages(node.input().room(), &used).is_empty(), "{}", victim.pod.key);
         }
     }
 
@@ -260,7 +260,7 @@ proptest! {
                 }
             });
             let used = sum(before.map(|s| &*s.pod.pod));
-            let short = Needs::of(&refused.pod.pod).shortages(&node.facts.allocatable, &used);
+            let short = Needs::of(&refused.pod.pod).shortages(node.input().room(), &used);
             prop_assert!(!short.is_empty(), "{}", refused.pod.key);
         }
     }

@@ -69,6 +69,34 @@ fn a_pod_is_refused_for_what_the_node_has_too_little_of() {
 }
 
 #[test]
+fn extended_resources_are_those_of_the_node_object() {
+    let object = json!({"status": {"allocatable": {"example.com/dongle": "2", "cpu": "9"}}});
+    let object: k8s::Node = serde_json::from_value(object).unwrap();
+    let with_dongles = || {
+        let mut node = node();
+        node.scheduling.as_mut().unwrap().extended = NodeScheduling::from(&object).extended;
+        node
+    };
+    check(with_dongles(), requests(&json!({"example.com/dongle": "2"})), &FINE);
+    // One that only the cluster has.
+    check(with_dongles(), requests(&json!({"example.com/gpu": "1"})), &FINE);
+    let told =
+        "Node didn't have enough resource: example.com/dongle, requested: 3, used: 0, capacity: 2";
+    let expected = [
+        format!("x OutOfexample.com/dongle: Pod was rejected: {told}"),
+        format!("event x OutOfExtendedResources: {told}"),
+    ];
+    check(with_dongles(), requests(&json!({"example.com/dongle": "3"})), &expected);
+    // A static node has none, and counts none.
+    let mut alone = with_dongles();
+    alone.scheduling = None;
+    let metadata = json!({"annotations": {"kubernetes.io/config.source": "file"}});
+    let mut spec = requests(&json!({"example.com/dongle": "3"}));
+    spec["metadata"] = metadata;
+    check(alone, spec, &FINE);
+}
+
+#[test]
 fn requests_include_overhead_and_init_containers() {
     let container =
         |cpu: &str| json!({"name": "c", "image": "i", "resources": {"requests": {"cpu": cpu}}});
