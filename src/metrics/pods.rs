@@ -110,9 +110,9 @@ impl PodMetrics {
         self.preemptions.with_label_values(&[resource]).inc();
     }
 
-    /// Notes a pod that begins anew under its uid. All pods are static ones.
-    pub(crate) fn restarted(&self) {
-        self.restarted.with_label_values(&["true"]).inc();
+    /// Notes a pod that begins anew under its uid.
+    pub(crate) fn restarted(&self, is_static: bool) {
+        self.restarted.with_label_values(&[if is_static { "true" } else { "" }]).inc();
     }
 
     /// Notes that the API server has a status, and how old the first change in it is.

@@ -5,6 +5,7 @@ use crate::{
     metrics::metrics,
     model::{ContainerId, ContainerState, Event, ObservedContainer, ObservedPod, PodUid, k8s},
     plan::{Action, ContainerKind, Failure, NODE_SHUTDOWN, Outcome, PodOrders, Step, kind_of},
+    podspec::is_static,
 };
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -154,10 +155,10 @@ pub(super) fn count_notice(event: &Event) {
 /// Counts an incarnation that begins anew: it was removed and is wished again.
 pub(super) fn count_restart(outcome: &Outcome, orders: &PodOrders) {
     let Outcome::CleanedUp { uid } = outcome else { return };
-    let wished = orders.wish.pod().is_some_and(|pod| pod.uid == *uid);
+    let wished = orders.wish.pod().filter(|pod| pod.uid == *uid);
     // A pod that comes back after it was held is another matter.
-    if wished && orders.hold_on(uid).is_none() {
-        metrics().pods.restarted();
+    if let Some(pod) = wished.filter(|_| orders.hold_on(uid).is_none()) {
+        metrics().pods.restarted(is_static(&pod.pod));
     }
 }
 

@@ -5,6 +5,7 @@ use crate::{
     model::{
         ClaimStats, FileVerdict, KUBELET_VERSION, LogSize, NodeView, PodConfig, PodView, PodViews,
     },
+    podspec::is_static,
     serve::routes::App,
     signals::{self, OwnProcess},
 };
@@ -23,6 +24,10 @@ pub(super) struct Facts {
     process: OwnProcess,
     started_at: Option<f64>,
 }
+
+/// The kubelet's values of the label `static`.
+const STATIC: &str = "true";
+const OF_API: &str = "";
 
 type Tell = fn(&Facts, &mut Samples);
 
@@ -46,17 +51,25 @@ pub(super) const SERIES: &[(Family, Tell)] = &[
             }
         },
     ),
-    (gauge("kubelet_desired_pods", "Pods that are to run"), |facts, samples| {
-        samples.put(&labels([("static", "true")]), facts.count(is_desired), None);
-    }),
-    (gauge("kubelet_active_pods", "Pods that are to run and have not ended"), |facts, samples| {
-        let active = facts.count(|pod| is_desired(pod) && !pod.has_ended());
-        samples.put(&labels([("static", "true")]), active, None);
-    }),
+    (
+        gauge(
+            "kubelet_desired_pods",
+            "Pods that are to run, by `static` (`true`; empty: a pod of the API server)",
+        ),
+        |facts, samples| {
+            facts.put_by_origin(samples, is_desired);
+        },
+    ),
+    (
+        gauge("kubelet_active_pods", "Pods that are to run and have not ended, by `static`"),
+        |facts, samples| {
+            facts.put_by_origin(samples, |pod| is_desired(pod) && !pod.has_ended());
+        },
+    ),
     (
         gauge(
             "kubelet_working_pods",
-            "Pods, by `lifecycle` (`sync`: to run, `terminating`, `terminated`) and `config` (`desired`, `orphan`: the manifest is gone, `runtime_only`)",
+            "Pods, by `lifecycle` (`sync`: to run, `terminating`, `terminated`), `config` (`desired`, `orphan`: the manifest or object is gone, `runtime_only`) and `static`",
         ),
         Facts::put_working,
     ),
@@ -215,16 +228,32 @@ impl Facts {
         self.count(|pod| pod.containers.iter().any(|one| one.running_since.is_some()))
     }
 
-    /// Counts pods by [`working`]. All pods are static ones, but nothing says so of a pod that only
-    /// the runtime knows.
+    /// Counts static pods, and pods of the API server.
+    fn put_by_origin(&self, samples: &mut Samples, is: fn(&PodView) -> bool) {
+        let all = self.pods.values().filter(|pod| is(pod));
+        let (of_files, of_api): (Vec<_>, Vec<_>) = all.partition(|pod| static_label(pod) == STATIC);
+        for (label, pods) in [(OF_API, of_api), (STATIC, of_files)] {
+            samples.put(&labels([("static", label)]), number(pods.len() as u64), None);
+        }
+    }
+
+    /// Counts pods by [`working`]. Nothing says of a pod that only the runtime knows whether it is
+    /// a static one.
     fn put_working(&self, samples: &mut Samples) {
-        for (config, is_static) in
-            [("desired", "true"), ("orphan", "true"), ("runtime_only", "unknown")]
-        {
+        for (config, label) in [
+            ("desired", OF_API),
+            ("desired", STATIC),
+            ("orphan", OF_API),
+            ("orphan", STATIC),
+            ("runtime_only", "unknown"),
+        ] {
             for lifecycle in ["sync", "terminating", "terminated"] {
-                let is_it = |pod: &&Arc<PodView>| working(pod) == (lifecycle, config);
+                let is_it = |pod: &&Arc<PodView>| {
+                    working(pod) == (lifecycle, config)
+                        && (label == "unknown" || static_label(pod) == label)
+                };
                 let count = number(self.pods.values().filter(is_it).count() as u64);
-                let names = [("config", config), ("lifecycle", lifecycle), ("static", is_static)];
+                let names = [("config", config), ("lifecycle", lifecycle), ("static", label)];
                 samples.put(&labels(names), count, None);
             }
         }
@@ -266,6 +295,11 @@ impl Facts {
     }
 }
 
+/// The label `static` of a pod.
+fn static_label(pod: &PodView) -> &'static str {
+    if pod.pod.as_deref().is_some_and(is_static) { STATIC } else { OF_API }
+}
+
 fn is_desired(pod: &PodView) -> bool {
     pod.config == PodConfig::Desired
 }
@@ -299,6 +333,57 @@ mod tests {
     use crate::model::{FsStats, PodKey};
     use serde_json::json;
 
+    fn facts(pods: impl IntoIterator<Item = PodView>, claims: Arc<[ClaimStats]>) -> Facts {
+        let pods = pods.into_iter().map(|pod| (pod.key.clone(), Arc::new(pod)));
+        Facts {
+            pods: Arc::new(pods.collect()),
+            node: Arc::default(),
+            cgroup_version: 2,
+            certificate_until: None,
+            logs: Arc::default(),
+            claims,
+            process: signals::own_process(),
+            started_at: None,
+        }
+    }
+
+    fn lines(facts: &Facts, name: &str) -> Vec<String> {
+        let (family, tell) = SERIES.iter().find(|(family, _)| family.name == name).unwrap();
+        let text = family.text(|to| tell(facts, to));
+        text.lines().filter(|line| !line.starts_with('#')).map(str::to_owned).collect()
+    }
+
+    fn view(name: &str, pod: &serde_json::Value) -> PodView {
+        serde_json::from_value(json!({
+            "key": { "namespace": "default", "name": name }, "uid": "u", "pod": pod, "status": {},
+            "origin": null, "terminating": false, "hung": null, "waiting": null,
+        }))
+        .unwrap()
+    }
+
+    #[test]
+    fn static_pods_are_counted_apart() {
+        let of = |source: &str| {
+            let annotations = json!({ "kubernetes.io/config.source": source });
+            json!({ "metadata": { "annotations": annotations } })
+        };
+        let pods = [view("a", &of("file")), view("b", &of("api")), view("c", &of("api"))];
+        let facts = facts(pods, Arc::default());
+        for name in ["kubelet_desired_pods", "kubelet_active_pods"] {
+            let expected = [("", 2), ("true", 1)]
+                .map(|(label, count)| format!("{name}{{static=\"{label}\"}} {count}"));
+            assert_eq!(lines(&facts, name), expected);
+        }
+        let working = lines(&facts, "kubelet_working_pods");
+        let counted = working.iter().filter(|line| !line.ends_with(" 0"));
+        let expected = [("", 2), ("true", 1)].map(|(label, count)| {
+            let names = "config=\"desired\",lifecycle=\"sync\"";
+            format!("kubelet_working_pods{{{names},static=\"{label}\"}} {count}")
+        });
+        assert_eq!(counted.collect::<Vec<_>>(), expected.iter().collect::<Vec<_>>());
+        assert_eq!(working.len(), 15);
+    }
+
     #[test]
     fn a_claim_of_several_pods_is_told_once() {
         let claim = |pod: &str, name: &str, inodes| ClaimStats {
@@ -311,22 +396,8 @@ mod tests {
         };
         let full = Some((0, 8));
         let all = [claim("a", "data", full), claim("b", "data", full), claim("b", "other", None)];
-        let facts = Facts {
-            pods: Arc::default(),
-            node: Arc::default(),
-            cgroup_version: 2,
-            certificate_until: None,
-            logs: Arc::default(),
-            claims: Arc::new(all),
-            process: signals::own_process(),
-            started_at: None,
-        };
-        let samples = |name: &str| {
-            let (family, tell) = SERIES.iter().find(|(family, _)| family.name == name).unwrap();
-            let text = family.text(|to| tell(&facts, to));
-            let lines = text.lines().filter(|line| !line.starts_with('#'));
-            lines.map(str::to_owned).collect::<Vec<_>>()
-        };
+        let facts = facts([], Arc::new(all));
+        let samples = |name: &str| lines(&facts, name);
         let data = |name: &str, value: u64| {
             format!("{name}{{namespace=\"ns\",persistentvolumeclaim=\"data\"}} {value}")
         };
@@ -343,11 +414,7 @@ mod tests {
 
     #[test]
     fn pods_are_told_apart_by_lifecycle_and_config() {
-        let view = json!({
-            "key": { "namespace": "default", "name": "a" }, "uid": "u", "pod": null, "status": {},
-            "origin": null, "terminating": false, "hung": null, "waiting": null,
-        });
-        let runs: PodView = serde_json::from_value(view).unwrap();
+        let runs = view("a", &json!(null));
         assert_eq!(working(&runs), ("sync", "desired"));
         assert!(is_desired(&runs));
         let phase = Some("Failed".to_owned());
