@@ -17,6 +17,9 @@
 //!   first.
 //! - Resources of pods that are stopping are waited for; they are no reason to refuse a pod.
 //!
+//! As with the kubelet, a pod of the API server fails for the labels of the node only when the Node
+//! was read after the pod had come ([`Ruling::asks_for_node`]).
+//!
 //! Before that, [`StartOrder`] says which pods wait for other pods; those take no part yet.
 //!
 //! Critical is what has a priority of 2000000000 and more, static or not (see
@@ -184,6 +187,8 @@ pub struct Ruling {
     pub events: Vec<Event>,
     /// For each pod that is preempted now, the first resource that the critical pod lacks.
     pub preempted_for: Vec<String>,
+    /// A pod waits until the Node object is read once more.
+    pub asks_for_node: bool,
 }
 
 /// Decides about every wished pod.
@@ -245,10 +250,17 @@ pub fn admit(input: &Input<'_>) -> Ruling {
             Err(refusal) => refused.push((candidate, refusal)),
         }
     }
+    let mut asks_for_node = false;
     for (candidate, refusal) in refused {
         // The reason is computed again, because pods that came later may have taken more resources.
         let refusal = candidate.check(input, &board).err().unwrap_or(refusal);
-        decisions.insert(&candidate.pod.key, refusal.into_decision(&candidate.pod.pod));
+        let decision = if refusal.is_for_labels() && candidate.came_after_labels(input) {
+            asks_for_node = true;
+            Decision::Waits("the labels of the node are read again".to_owned())
+        } else {
+            refusal.into_decision(&candidate.pod.pod)
+        };
+        decisions.insert(&candidate.pod.key, decision);
     }
     let mut preempted_for = Vec::new();
     for Preempted { key, pod, lacks } in board.preempted() {
@@ -256,7 +268,7 @@ pub fn admit(input: &Input<'_>) -> Ruling {
         preempted_for.extend(lacks.map(|resource| resource.to_string()));
     }
     let (admissions, events) = finish(input, decisions, waits);
-    Ruling { admissions, events, preempted_for }
+    Ruling { admissions, events, preempted_for, asks_for_node }
 }
 
 /// Adds the uids to the decisions, and makes the events.
@@ -313,6 +325,14 @@ impl<'a> Candidate<'a> {
         let since = self.since.unwrap_or(Duration::MAX);
         let priority = Reverse(priority_of(&self.pod.pod));
         (!self.critical, !self.critical && !self.has_place, priority, since, self.pod.key.clone())
+    }
+
+    /// True for a pod of the API server that may have been bound for labels that are not known yet:
+    /// the watches of pods and of the Node are two. Its refusal would be final.
+    fn came_after_labels(&self, input: &Input<'_>) -> bool {
+        let since = self.since.unwrap_or(Duration::MAX);
+        let is_older = |node: &NodeScheduling| node.read_at < since;
+        !is_static(&self.pod.pod) && input.scheduling.is_some_and(is_older)
     }
 
     /// Reserves its resources, and preempts other pods if necessary.

@@ -25,7 +25,7 @@ const REASONS: [&str; 26] = [
     "PodOSSelectorNodeLabelDoesNotMatch",
     "PodOSNotSupported",
     "SupplementalGroupsPolicyNotSupported",
-    "NodeAffinity",
+    NODE_AFFINITY,
     "NodeName",
     "NodePorts",
     "TaintToleration",
@@ -48,6 +48,9 @@ const REASONS: [&str; 26] = [
     "OutOfhugepages-16Gi",
 ];
 
+/// The reason of a pod that asks for other labels of the node.
+pub(super) const NODE_AFFINITY: &str = "NodeAffinity";
+
 /// A rule that a pod does not meet.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Refusal {
@@ -62,6 +65,11 @@ impl Refusal {
 
     pub(super) fn out_of(shortage: &Shortage) -> Self {
         Self::new(&format!("OutOf{}", shortage.resource), shortage.to_string())
+    }
+
+    /// True when other labels of the node could make a difference.
+    pub(super) fn is_for_labels(&self) -> bool {
+        self.reason == NODE_AFFINITY
     }
 
     pub(super) fn node_ports() -> Self {

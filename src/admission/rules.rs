@@ -1,6 +1,10 @@
 //! The rules that concern one pod alone, each with the kubelet's reason and message.
 
-use super::{NodeFacts, affinity, refusal::Refusal, taints::is_tolerated};
+use super::{
+    NodeFacts, affinity,
+    refusal::{NODE_AFFINITY, Refusal},
+    taints::is_tolerated,
+};
 use crate::{
     model::{Pressure, RuntimeView, k8s},
     podspec::{
@@ -110,7 +114,7 @@ pub(super) fn placement(
         Err(Refusal::new(rule, format!("Predicate {rule} failed: node(s) didn't match {why}")))
     };
     if !affinity::matches(spec, labels, node_name) {
-        return failed("NodeAffinity", "Pod's node affinity/selector");
+        return failed(NODE_AFFINITY, "Pod's node affinity/selector");
     }
     let named = spec.node_name.as_deref().filter(|name| !name.is_empty());
     if named.is_some_and(|name| name != node_name) {

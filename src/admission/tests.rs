@@ -43,7 +43,11 @@ fn node() -> Node {
             app_armor: true,
             spares_static_pods: false,
         },
-        scheduling: Some(NodeScheduling { labels, ..NodeScheduling::default() }),
+        scheduling: Some(NodeScheduling {
+            labels,
+            read_at: Duration::MAX,
+            ..NodeScheduling::default()
+        }),
         runtime: RuntimeView { name: "containerd".to_owned(), ..RuntimeView::default() },
         pressure: PressureOrders { known: true, ..PressureOrders::default() },
         before: Admissions::default(),

@@ -2,7 +2,7 @@
 
 use super::{
     Ended,
-    cluster::{self, ApiPods, ClusterInputs, Machine},
+    cluster::{self, ApiPods, ClusterInputs, Machine, NodeForAdmission},
     kubelet_api::kubelet_api,
     node_facts::{self, node_facts},
     places::{find_claims, find_places},
@@ -165,6 +165,7 @@ pub(super) async fn spawn_all(
     let set = WorkerSet::new(Arc::clone(&host), inputs, shutdown.clone());
     let (pods, set_view, heartbeat) = (set.views(), set.set_view(), set.heartbeat());
     let (known, ending, dead) = (set.known(), set.ending(), set.dead());
+    let node_wanted = set.node_wanted();
     tasks.spawn(named("workers", set.run()));
     let prober = ProberTask::new(ProberParts {
         runtime: runtime.clone(),
@@ -260,7 +261,7 @@ pub(super) async fn spawn_all(
             known: known_pods,
             log: event_log.clone(),
             events: recorder,
-            scheduling,
+            admission: NodeForAdmission { scheduling, wanted: node_wanted },
             published: cluster_view,
             reload: reload.clone(),
             api_pods,

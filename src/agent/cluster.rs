@@ -24,7 +24,7 @@ use crate::{
     pleg::Health,
     store::{Loaded, PodRecord},
 };
-use std::{collections::BTreeMap, path::Path, sync::Arc};
+use std::{collections::BTreeMap, path::Path, sync::Arc, time::Duration};
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
@@ -35,13 +35,20 @@ pub(super) struct ClusterInputs {
     pub known: watch::Receiver<Arc<Known>>,
     pub log: watch::Receiver<Arc<EventLog>>,
     pub events: Recorder,
-    /// The labels and taints of the Node object.
-    pub scheduling: watch::Sender<Option<Arc<NodeScheduling>>>,
+    pub admission: NodeForAdmission,
     pub published: watch::Sender<Option<Arc<ClusterView>>>,
     /// Changes when credentials are to be read again.
     pub reload: watch::Receiver<u64>,
     /// Where pods of the API server are published, if they are run.
     pub api_pods: Option<ApiPods>,
+}
+
+/// What the admission of pods has to do with the Node object.
+pub(super) struct NodeForAdmission {
+    /// What it says about pods.
+    pub scheduling: watch::Sender<Option<Arc<NodeScheduling>>>,
+    /// Since when a pod waits until it is read once more.
+    pub wanted: watch::Receiver<Duration>,
 }
 
 /// Where the pods that the API server binds to the node are published, and what they read of it.
@@ -145,10 +152,10 @@ pub(super) fn parts(
         report: pods_report,
     });
     let seen_pods = pods.clone();
-    let scheduling = inputs.scheduling;
-    let labels = scheduling.subscribe();
+    let admission = inputs.admission;
+    let labels = admission.scheduling.subscribe();
     let pod_cidr_task = pod_cidr_task(&inputs.machine, &nodes);
-    let own_node = OwnNode { link: link.clone(), picture: nodes.clone(), registered, scheduling };
+    let own_node = OwnNode { link: link.clone(), picture: nodes.clone(), registered, admission };
     let (report_task, node_task, node) =
         node_tasks(config, inputs.machine, inputs.events, own_node);
     let of_reviews = link.clone();
@@ -252,7 +259,7 @@ struct OwnNode {
     link: watch::Receiver<Link>,
     picture: watch::Receiver<Arc<WatchCache<k8s::Node>>>,
     registered: watch::Sender<Option<NodeRef>>,
-    scheduling: watch::Sender<Option<Arc<NodeScheduling>>>,
+    admission: NodeForAdmission,
 }
 
 /// What finds out how the machine is, what says so to the API server, and how far that is.
@@ -272,7 +279,8 @@ fn node_tasks(
         link: own.link,
         picture: own.picture,
         registered: own.registered,
-        scheduling: own.scheduling,
+        scheduling: own.admission.scheduling,
+        wanted: own.admission.wanted,
         published: state,
         events,
     };

@@ -7,7 +7,7 @@
 //! ```
 //!
 //! What was written counts until the watch shows it or something newer, so that nothing is written
-//! twice for want of an echo.
+//! twice for want of an echo. So does what was read for a pod that the labels of the Node refuse.
 
 use super::{
     ApiError, Clients, Link, Pause, Trouble, Verb, WatchCache, Watched, answer, call, jitter,
@@ -71,8 +71,10 @@ pub struct NodeTask {
     pub picture: watch::Receiver<Arc<WatchCache<k8s::Node>>>,
     /// The registered node, for the lease and the pods.
     pub registered: watch::Sender<Option<NodeRef>>,
-    /// The labels and taints of our Node, for the admission of pods; `None` until it was seen.
+    /// What our Node says about pods, for their admission; `None` until it was seen.
     pub scheduling: watch::Sender<Option<Arc<NodeScheduling>>>,
+    /// The boot time since when a pod waits until the Node is read once more.
+    pub wanted: watch::Receiver<Duration>,
     /// For people.
     pub published: watch::Sender<NodeState>,
     /// Events of the node.
@@ -93,8 +95,10 @@ pub struct NodeState {
 /// What the task remembers.
 struct NodeMemory {
     posting: Posting,
-    /// What was written last, until the watch shows it.
+    /// What was written or read last, until the watch shows it.
     written: Unechoed<k8s::Node>,
+    /// The boot time at which the last read began.
+    read_at: Duration,
     pause: Pause,
     unschedulable: bool,
     /// What the server did not keep of the last status that was written: to write it again would
@@ -145,6 +149,7 @@ impl NodeMemory {
         Self {
             posting: Posting::new(periods, clock::now()),
             written: Unechoed::default(),
+            read_at: Duration::ZERO,
             pause: Pause::default(),
             unschedulable: false,
             unkept: Unkept::default(),
@@ -180,6 +185,7 @@ impl NodeTask {
                 changed = self.link.changed() => if changed.is_err() { return },
                 changed = self.report.changed() => if changed.is_err() { return },
                 changed = self.picture.changed() => if changed.is_err() { return },
+                changed = self.wanted.changed() => if changed.is_err() { return },
             }
         }
     }
@@ -190,13 +196,17 @@ impl NodeTask {
         let clients = self.link.borrow_and_update().clone();
         let report = self.report.borrow_and_update().clone();
         let picture = Arc::clone(&self.picture.borrow_and_update());
-        self.scheduling.publish_if_changed(scheduling(&picture));
+        let wanted = *self.wanted.borrow_and_update();
+        let mut seen = self.latest(&picture, memory);
         let (Some(clients), Some(report)) = (clients, report) else { return Duration::MAX };
         if !picture.whole {
             return self.periods.update;
         }
-        let seen = picture.objects.get(&report.name);
-        let seen = memory.written.latest(seen, picture.live, clock::now().boot);
+        let mut read = Ok(());
+        if seen.is_some() && memory.read_at < wanted {
+            read = self.read(&clients, &report.name, memory).await;
+            seen = self.latest(&picture, memory);
+        }
         let outcome = match seen {
             None if !self.registration.enabled => {
                 self.registered.publish_if_changed(None);
@@ -213,7 +223,7 @@ impl NodeTask {
                 self.report(&clients, &report, &node, memory).await
             }
         };
-        match outcome {
+        match outcome.and(read) {
             Ok(()) => {
                 memory.pause.reset();
                 self.published.send_if_modified(|state| state.trouble.take().is_some());
@@ -230,6 +240,38 @@ impl NodeTask {
                 memory.pause.after_failure()
             }
         }
+    }
+
+    /// Our Node, the only one that the watch shows. Publishes what it says about pods. While the
+    /// watch is broken, it is what was seen last.
+    fn latest(
+        &self,
+        picture: &WatchCache<k8s::Node>,
+        memory: &mut NodeMemory,
+    ) -> Option<Arc<k8s::Node>> {
+        let shown = picture.objects.values().next();
+        let node = memory.written.latest(shown, picture.live, clock::now().boot);
+        let scheduling = node.as_deref().map(|node| {
+            let read_at = memory.read_at;
+            Arc::new(NodeScheduling { read_at, ..NodeScheduling::from(node) })
+        });
+        self.scheduling.publish_if_changed(scheduling);
+        node
+    }
+
+    /// Reads the Node, for a pod that is refused for what the watch has shown of it.
+    async fn read(
+        &self,
+        clients: &Clients,
+        name: &str,
+        memory: &mut NodeMemory,
+    ) -> Result<(), ApiError> {
+        let begun = clock::now().boot;
+        let path = format!("{NODES}/{name}");
+        let node: k8s::Node = call(&clients.main, Verb::Get, &path, None::<&()>).await?;
+        memory.read_at = begun;
+        memory.written.wrote(Arc::new(node), clock::now().boot);
+        Ok(())
     }
 
     async fn register(
@@ -361,13 +403,6 @@ impl NodeTask {
             changed
         });
     }
-}
-
-/// The labels and taints of our Node, the only one that the watch shows. While the watch is broken,
-/// it is what was seen last.
-fn scheduling(picture: &WatchCache<k8s::Node>) -> Option<Arc<NodeScheduling>> {
-    let node = picture.objects.values().next()?;
-    Some(Arc::new(NodeScheduling::from(&**node)))
 }
 
 fn count_startup(parts: Vec<(StartupPart, Duration)>) {

@@ -1,7 +1,7 @@
 //! The part of the Node object that decides which pods may run on the node.
 
 use super::{CollectOrdered as _, Quantity, k8s};
-use std::collections::BTreeMap;
+use std::{collections::BTreeMap, time::Duration};
 
 /// What the Node object says about pods, as the API server has it.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -12,6 +12,9 @@ pub struct NodeScheduling {
     pub taints: Vec<k8s::Taint>,
     /// The extended resources in `status.allocatable`.
     pub extended: BTreeMap<String, i64>,
+    /// The boot time at which the Node was last read without its watch, because a pod asked for
+    /// that: what is here is not older. Zero: not yet.
+    pub read_at: Duration,
 }
 
 /// True for a resource that is not Kubernetes' own, such as `example.com/dongle`.
@@ -31,7 +34,10 @@ impl From<&k8s::Node> for NodeScheduling {
         Self {
             labels: node.metadata.labels.clone().unwrap_or_default(),
             taints: taints.unwrap_or_default(),
-            extended: extended.map(|(name, text)| (name.clone(), amount(&text.0))).collect_ordered(),
+            read_at: Duration::ZERO,
+            extended: extended
+                .map(|(name, text)| (name.clone(), amount(&text.0)))
+                .collect_ordered(),
         }
     }
 }

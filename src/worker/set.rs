@@ -71,6 +71,7 @@ pub struct WorkerSet {
     known: watch::Sender<Arc<Known>>,
     ending: watch::Sender<Ending>,
     dead: watch::Sender<usize>,
+    node_wanted: watch::Sender<Duration>,
     heartbeat: watch::Sender<Duration>,
     reports: mpsc::Receiver<Report>,
     report_sender: mpsc::Sender<Report>,
@@ -150,6 +151,7 @@ impl WorkerSet {
             known: watch::Sender::default(),
             ending: watch::Sender::default(),
             dead: watch::Sender::default(),
+            node_wanted: watch::Sender::default(),
             heartbeat: watch::Sender::default(),
             reports,
             report_sender,
@@ -195,6 +197,12 @@ impl WorkerSet {
     #[must_use]
     pub fn dead(&self) -> watch::Receiver<usize> {
         self.dead.subscribe()
+    }
+
+    /// The boot time since when a pod waits until the Node object is read once more.
+    #[must_use]
+    pub fn node_wanted(&self) -> watch::Receiver<Duration> {
+        self.node_wanted.subscribe()
     }
 
     /// When the loop last came round, as [`clock::awake`].

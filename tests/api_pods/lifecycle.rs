@@ -143,6 +143,15 @@ fn a_pod_for_which_there_is_no_room_fails_for_good() {
     assert_eq!(failed["status"]["reason"], "OutOfcpu", "{failed:#}");
     let message = failed["status"]["message"].as_str().unwrap();
     assert!(message.contains("Node didn't have enough resource: cpu"), "{message}");
+    // The agent reads the Node before the pod fails for its labels.
+    let mut apart = plain("apart", WAITS);
+    apart["spec"]["nodeName"] = json!(NODE_NAME);
+    apart["spec"]["nodeSelector"] = json!({ "disk": "ssd" });
+    node.create(&apart);
+    let failed = node.wait_pod("apart", "is refused", |pod| pod["status"]["phase"] == "Failed");
+    assert_eq!(failed["status"]["reason"], "NodeAffinity", "{failed:#}");
+    node.delete("apart");
+    node.wait_pod_gone("apart");
     assert!(node.world.cri.sandboxes().is_empty());
     // It stays so after a restart of the agent.
     node.world.agent.kill();

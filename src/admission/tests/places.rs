@@ -257,3 +257,33 @@ fn another_incarnation_has_nothing_of_what_was_decided() {
     node = node.wants([Arc::new(edited)]);
     starts(&node.admits(), &["a admitted", &format!("x {NO_CPU}"), "event x OutOfcpu"]);
 }
+
+#[test]
+fn labels_refuse_a_pod_only_when_they_are_newer_than_it() {
+    let spec = json!({"nodeSelector": {"disk": "ssd"}});
+    let mut node = node().with(waiting(7), [pod("x", spec.clone())]);
+    let read_at = |node: &mut Node, seconds| {
+        node.scheduling.as_mut().unwrap().read_at = Duration::from_secs(seconds);
+    };
+    let waits = "x waits: the labels of the node are read again";
+    read_at(&mut node, 6);
+    assert_eq!(node.admits(), [waits]);
+    assert!(admit(&node.input()).asks_for_node);
+    node.set("x", Standing::New { since: None });
+    assert_eq!(node.admits(), [waits], "it has just come");
+    node.set("x", waiting(7));
+    read_at(&mut node, 7);
+    starts(&node.admits(), &["x NodeAffinity", "event x NodeAffinity"]);
+    assert!(!admit(&node.input()).asks_for_node);
+    node = node.labeled("disk", "ssd");
+    assert_eq!(node.admits(), ["x admitted"]);
+    // Other refusals do not wait, and a static pod is not lost.
+    read_at(&mut node, 6);
+    starts(&node.wants([asks("y", 0, "99", "1Gi")]).admits(), &["x", "y OutOfcpu", "event y"]);
+    let mut of_file = spec;
+    of_file["nodeSelector"]["rack"] = json!("a");
+    of_file["metadata"] = json!({"annotations": {"kubernetes.io/config.source": "file"}});
+    let mut node = super::node().wants([pod("z", of_file)]);
+    read_at(&mut node, 0);
+    starts(&node.admits(), &["z NodeAffinity", "event z NodeAffinity"]);
+}

@@ -48,6 +48,7 @@ async fn what_the_server_does_not_keep_is_not_written_again_and_again() {
         picture: watch::channel(Arc::default()).1,
         registered: watch::channel(None).0,
         scheduling: watch::channel(None).0,
+        wanted: watch::channel(Duration::ZERO).1,
         published,
         events,
     };
@@ -91,6 +92,7 @@ async fn the_node_is_registered_only_once_its_watch_is_whole() {
         picture: shown,
         registered: watch::Sender::default(),
         scheduling: watch::Sender::default(),
+        wanted: watch::channel(Duration::ZERO).1,
         published: watch::Sender::default(),
         events,
     };
@@ -125,6 +127,7 @@ async fn labels_and_taints_are_published_when_they_change() {
         picture: shown,
         registered: watch::Sender::default(),
         scheduling: published,
+        wanted: watch::channel(Duration::ZERO).1,
         published: watch::Sender::default(),
         events,
     };
@@ -148,4 +151,59 @@ async fn labels_and_taints_are_published_when_they_change() {
     sender.send_replace(picture(&node));
     task.pass(&mut memory).await;
     assert!(scheduling.borrow_and_update().as_ref().unwrap().taints.is_empty());
+}
+
+/// The watch of pods may be ahead of the watch of the Node.
+#[tokio::test]
+async fn the_node_is_read_once_for_a_pod_that_its_labels_refuse() {
+    let node = |version: &str, disk: &str| {
+        let labels = json!({"disk": disk});
+        json!({"metadata": {"name": "n1", "resourceVersion": version, "labels": labels}})
+    };
+    let reads: Arc<Mutex<(usize, u16)>> = Arc::new(Mutex::new((0, 500)));
+    let (of_server, newer) = (Arc::clone(&reads), node("2", "ssd"));
+    let clients = Clients::of_server(move |method, _, body| {
+        if method != http::Method::GET {
+            return (200, body);
+        }
+        let mut reads = of_server.lock().unwrap();
+        reads.0 += 1;
+        (reads.1, newer.clone())
+    });
+    let report = NodeReport { name: "n1".to_owned(), ..NodeReport::default() };
+    let (events, ..) = crate::event::channel();
+    let (wanted, since) = watch::channel(Duration::ZERO);
+    let (published, scheduling) = watch::channel(None);
+    let periods =
+        ReportPeriods { update: Duration::from_secs(10), report: Duration::from_secs(300) };
+    let mut task = NodeTask {
+        registration: Registration::default(),
+        periods,
+        report: watch::channel(Some(Arc::new(report))).1,
+        link: watch::channel(Some(Arc::new(clients))).1,
+        picture: watch::channel(picture(&node("1", "hdd"))).1,
+        registered: watch::Sender::default(),
+        scheduling: published,
+        wanted: since,
+        published: watch::Sender::default(),
+        events,
+    };
+    let mut memory = NodeMemory::new(periods);
+    let shown = || {
+        let node: Arc<NodeScheduling> = scheduling.borrow().clone().unwrap();
+        (node.labels["disk"].clone(), node.read_at)
+    };
+    task.pass(&mut memory).await;
+    assert_eq!((reads.lock().unwrap().0, shown()), (0, ("hdd".to_owned(), Duration::ZERO)));
+    let came = clock::now().boot;
+    wanted.send_replace(came);
+    task.pass(&mut memory).await;
+    assert_eq!((reads.lock().unwrap().0, shown().1), (1, Duration::ZERO), "no answer, no refusal");
+    reads.lock().unwrap().1 = 200;
+    task.pass(&mut memory).await;
+    let (disk, read_at) = shown();
+    assert_eq!(disk, "ssd", "the watch has not shown it");
+    assert!(read_at >= came);
+    task.pass(&mut memory).await;
+    assert_eq!((reads.lock().unwrap().0, shown()), (2, ("ssd".to_owned(), read_at)));
 }

@@ -11,6 +11,7 @@ use crate::{
     model::{CollectOrdered as _, DesiredPod, PodKey, PodUid, k8s},
     plan::{HeldPod, Occupancy, PodOrders, Wish},
     podspec::{has_same_amounts, is_static},
+    publish::PublishIfChanged as _,
 };
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -69,7 +70,7 @@ impl WorkerSet {
         let leaving = state.leaving();
         let scheduling = self.scheduling.as_mut();
         let scheduling = scheduling.and_then(|latest| latest.borrow_and_update().clone());
-        let Ruling { admissions, events, preempted_for } = admit(&Input {
+        let Ruling { admissions, events, preempted_for, asks_for_node } = admit(&Input {
             pods: &pods,
             leaving: &leaving,
             node: &self.node,
@@ -79,6 +80,9 @@ impl WorkerSet {
             before: &state.admitted.decisions,
         });
         state.admitted.decisions = admissions;
+        if asks_for_node && let Some(since) = state.admitted.since.values().max() {
+            self.node_wanted.publish_if_changed(*since);
+        }
         preempted_for.iter().for_each(|resource| metrics().pods.preempted(resource));
         for event in events {
             if event.reason != PREEMPTING {
