@@ -30,6 +30,9 @@ const COUNTED: [&str; 16] = [
     "statusz",
     "ui",
 ];
+/// The paths below `/metrics` that are told apart, as by the kubelet.
+const METRICS: [&str; 4] =
+    ["metrics/cadvisor", "metrics/probes", "metrics/resource", "metrics/slis"];
 const METHODS: [&str; 6] = ["GET", "HEAD", "POST", "PUT", "PATCH", "DELETE"];
 
 /// A request that is answered.
@@ -41,12 +44,17 @@ struct Counted {
 
 impl Counted {
     fn of(method: &Method, path: &str) -> Self {
-        let first = path.strip_prefix('/').unwrap_or(path).split('/').next().unwrap_or_default();
+        let path = path.strip_prefix('/').unwrap_or(path);
         let known =
             |all: &[&'static str], name: &str| all.iter().find(|one| **one == name).copied();
+        let path = match path.split_once('/') {
+            Some(("metrics", _)) => known(&METRICS, path),
+            Some((first, _)) => known(&COUNTED, first),
+            None => known(&COUNTED, path),
+        };
         Self {
             method: known(&METHODS, method.as_str()).unwrap_or("other"),
-            path: known(&COUNTED, first).unwrap_or("other"),
+            path: path.unwrap_or("other"),
             begun: Instant::now(),
         }
     }
@@ -128,6 +136,23 @@ pub(super) async fn count(mut request: Request, next: Next) -> Response {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn only_known_paths_are_told() {
+        for (path, told) in [
+            ("/metrics", "metrics"),
+            ("/metrics/resource", "metrics/resource"),
+            ("/metrics/cadvisor", "metrics/cadvisor"),
+            ("/metrics/secret", "other"),
+            ("/pods", "pods"),
+            ("/pods/", "pods"),
+            ("/exec/ns/pod/c", "exec"),
+            ("/secret/metrics", "other"),
+            ("/", "other"),
+        ] {
+            assert_eq!(Counted::of(&Method::GET, path).path, told, "{path}");
+        }
+    }
 
     #[test]
     fn a_request_is_in_flight_until_its_last_holder_is_gone() {
