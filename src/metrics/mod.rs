@@ -85,7 +85,8 @@ pub struct Metrics {
     pub(crate) api_requests: IntCounterVec,
     pub(crate) lease_renewals: IntCounterVec,
     pub(crate) lease_renewed_at: Gauge,
-    pub(crate) certificate_renew_errors: IntCounter,
+    pub(crate) client_renew_errors: IntCounter,
+    pub(crate) server_renew_errors: IntCounter,
     health_check: GaugeVec,
     health_checks: IntCounterVec,
     pub(crate) probe_attempts: IntCounterVec,
@@ -231,9 +232,13 @@ impl Metrics {
                 "Tries to renew the lease of the node (`success`, `error`)",
                 &["result"],
             ),
-            certificate_renew_errors: make.counter(
+            client_renew_errors: make.counter(
                 "kubelet_certificate_manager_client_expiration_renew_errors",
                 "Client certificates that could not be obtained: the request was refused, or a file not written",
+            ),
+            server_renew_errors: make.counter(
+                "kubelet_server_expiration_renew_errors",
+                "The same for certificates of the HTTPS API",
             ),
             lease_renewed_at: make.gauge(
                 "nodelet_lease_renewed_seconds",

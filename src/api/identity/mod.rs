@@ -18,9 +18,11 @@ use super::{Link, Trouble, WatchCache, connection, credentials};
 use crate::{
     blocking::CREDENTIALS,
     clock,
+    metrics::metrics,
     model::{CollectOrdered as _, k8s},
 };
 use obtain::{Missed, Obtainer};
+use prometheus::IntCounter;
 use request::Purpose;
 use std::{
     collections::BTreeSet,
@@ -90,6 +92,16 @@ enum Role {
 /// Our Node, as the server has it.
 type OwnNode = watch::Receiver<Arc<WatchCache<k8s::Node>>>;
 
+impl Role {
+    /// Counts the certificates that could not be obtained.
+    fn renew_errors(&self) -> &'static IntCounter {
+        match self {
+            Self::Client(_) => &metrics().client_renew_errors,
+            Self::Serving(_) => &metrics().server_renew_errors,
+        }
+    }
+}
+
 impl IdentityTask {
     /// The task for the client certificate, and what that waits for. `None` where the certificate is
     /// somebody else's business.
@@ -143,7 +155,10 @@ impl IdentityTask {
                     self.obtainer.tell_nothing();
                     next
                 }
-                Err(missed) => self.obtainer.tell_missed(missed),
+                Err(missed) => {
+                    self.role.renew_errors().inc();
+                    self.obtainer.tell_missed(missed)
+                }
             };
             pause(next, &mut reload, node.as_mut()).await;
         }
@@ -271,5 +286,26 @@ async fn pause(time: Duration, reload: &mut watch::Receiver<u64>, node: Option<&
         () = sleep(time) => {}
         () = connection::asked(reload) => {}
         () = changed => {}
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_two_certificates_have_their_own_error_counters() {
+        let serving = Role::Serving(watch::channel(Arc::default()).1);
+        let client = Role::Client(IdentitySettings {
+            kubeconfig: PathBuf::new(),
+            bootstrap: None,
+            rotate: true,
+            directory: PathBuf::new(),
+            node_name: String::new(),
+            version: "",
+        });
+        let metrics = metrics();
+        assert!(std::ptr::eq(client.renew_errors(), &metrics.client_renew_errors));
+        assert!(std::ptr::eq(serving.renew_errors(), &metrics.server_renew_errors));
     }
 }

@@ -22,7 +22,6 @@ use crate::{
     },
     blocking::CREDENTIALS,
     clock,
-    metrics::metrics,
 };
 use std::{sync::Arc, time::Duration};
 use tokio::{sync::watch, time::sleep};
@@ -162,7 +161,6 @@ impl Obtainer {
 
     /// Publishes why there is no certificate. How long to wait for the next try.
     pub(super) fn tell_missed(&self, missed: Missed) -> Duration {
-        metrics().certificate_renew_errors.inc();
         match missed {
             Missed::Refused(why) => {
                 self.tell(format!("the certificate signing request {why}"));
