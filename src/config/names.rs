@@ -57,6 +57,10 @@ pub(super) fn node_ips(text: &str, place: &Place, mistakes: &mut Vec<Mistake>) -
     let mut ips: Vec<IpAddr> = Vec::new();
     for part in text.split(',').map(str::trim).filter(|part| !part.is_empty()) {
         match part.parse() {
+            Ok(ip) if names_no_node(ip) => {
+                let why = "must not be a multicast or link-local address";
+                mistakes.push(place.mistake("", format!("Invalid value: {part:?}: {why}")));
+            }
             Ok(ip) => ips.push(ip),
             Err(_) => mistakes
                 .push(place.mistake("", format!("Invalid value: {part:?}: must be an IP address"))),
@@ -72,6 +76,16 @@ pub(super) fn node_ips(text: &str, place: &Place, mistakes: &mut Vec<Mistake>) -
         mistakes.push(place.mistake("", message));
     }
     ips
+}
+
+/// True for an address that the kubelet never publishes and that is of no use on one host either.
+/// The kubelet publishes no loopback address; here a node may have one.
+fn names_no_node(ip: IpAddr) -> bool {
+    let is_link_local = match ip {
+        IpAddr::V4(ip) => ip.is_link_local(),
+        IpAddr::V6(ip) => ip.is_unicast_link_local(),
+    };
+    is_link_local || ip.is_multicast()
 }
 
 #[cfg(test)]

@@ -480,6 +480,19 @@ fn the_kubelets_other_flags_have_an_answer() {
 }
 
 #[test]
+fn a_node_ip_is_no_multicast_or_link_local_address() {
+    for ip in ["224.0.0.1", "ff02::1", "169.254.1.1", "fe80::1"] {
+        let expected = format!(
+            "--node-ip: Invalid value: {ip:?}: must not be a multicast or link-local address"
+        );
+        assert_eq!(mistakes("", &[("node-ip", &[ip])]), [expected]);
+    }
+    for ip in ["0.0.0.0", "::", "127.0.0.7", "10.0.0.1,fd00::1"] {
+        assert!(try_load("", &[], &[("node-ip", &[ip])], &HostFacts::default()).is_ok(), "{ip}");
+    }
+}
+
+#[test]
 fn the_cloud_provider_is_external_or_none() {
     let external = |flags: &[(&str, &[&str])]| {
         let loaded = try_load("", &[], flags, &HostFacts::default()).unwrap();

@@ -31,6 +31,20 @@ pub(super) fn host_ips(configured: &[IpAddr]) -> Vec<IpAddr> {
     first.or(second).into_iter().collect()
 }
 
+/// The configured addresses that no interface has. They are published all the same: an interface may
+/// get its address after the agent has started.
+pub(super) fn unassigned(configured: &[IpAddr]) -> Vec<IpAddr> {
+    let given = configured.iter().copied().filter(|ip| !ip.is_unspecified());
+    // A host answers on all of 127.0.0.0/8.
+    let given: Vec<IpAddr> = given.filter(|ip| !ip.is_loopback()).collect();
+    match interface_addresses() {
+        Ok(found) if !given.is_empty() => {
+            given.into_iter().filter(|ip| !found.iter().any(|found| found.ip == *ip)).collect()
+        }
+        Ok(_) | Err(_) => Vec::new(),
+    }
+}
+
 fn read(path: &str) -> Option<String> {
     fs::read_to_string(path).inspect_err(|err| tracing::debug!(%err, "cannot read {path}")).ok()
 }
@@ -112,6 +126,13 @@ mod tests {
              {zero} 00 {zero} 00 {zero} ffffffff 00000001 00000000 00200200       lo\n"
         );
         assert_eq!(default_v6_interface(&table).as_deref(), Some("eth1"));
+    }
+
+    #[test]
+    fn addresses_that_no_interface_has_are_found() {
+        let documentation: IpAddr = "192.0.2.1".parse().unwrap();
+        let own = ["127.0.0.1", "127.0.0.7", "0.0.0.0"].map(|ip| ip.parse().unwrap());
+        assert_eq!(unassigned(&[&own[..], &[documentation]].concat()), [documentation]);
     }
 
     #[test]

@@ -1,6 +1,6 @@
 //! Follows the node's addresses while the kernel changes them (rtnetlink(7)).
 
-use super::addresses::host_ips;
+use super::addresses::{host_ips, unassigned};
 use crate::publish::PublishIfChanged as _;
 use nix::{
     errno::Errno,
@@ -46,8 +46,11 @@ impl AddressTask {
     /// With the addresses as they are now. `configured` is `--node-ip`: an address that is given
     /// there never changes.
     pub fn new(configured: Vec<IpAddr>) -> Self {
-        let published = watch::Sender::new(host_ips(&configured).into());
-        Self { configured, published }
+        let ips = host_ips(&configured);
+        for ip in unassigned(&configured) {
+            tracing::warn!(%ip, "--node-ip: no interface has this address; the node reports it all the same");
+        }
+        Self { configured, published: watch::Sender::new(ips.into()) }
     }
 
     /// The addresses.
