@@ -31,6 +31,8 @@ pub struct NodeReportSettings {
     pub node_ip_given: bool,
     /// The port of the HTTPS API; `None`: not served.
     pub port: Option<u16>,
+    /// `localStorageCapacityIsolation`
+    pub local_storage: bool,
 }
 
 /// Publishes a [`NodeReport`] whenever something in it has changed.
@@ -89,6 +91,7 @@ impl NodeReportTask {
             addresses: addresses(&self.settings, &self.node_ips.borrow(), &self.node_name),
             cloud_provider: self.settings.cloud_provider,
             port: self.settings.port,
+            local_storage: self.settings.local_storage,
             info: k8s::NodeSystemInfo { container_runtime_version: version, ..base.info.clone() },
             images: images.to_vec(),
             runtime_handlers: runtime.handlers.clone(),
@@ -197,6 +200,7 @@ mod tests {
                 cloud_provider,
                 node_ip_given,
                 port: None,
+                local_storage: true,
             };
             let found = addresses(&settings, &[[10, 0, 0, 7].into()], "n1").into_iter();
             found.map(|found| format!("{}={}", found.type_, found.address)).collect()

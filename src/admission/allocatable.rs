@@ -12,7 +12,7 @@ pub struct Capacity {
     pub cpu_milli: i64,
     pub memory_bytes: i64,
     /// Size in bytes of the file system that holds the root directory; `None`: it could not be
-    /// read, and no pod is refused for it.
+    /// read, or `localStorageCapacityIsolation` is off, and no pod is refused for it.
     pub ephemeral_storage_bytes: Option<i64>,
     /// Pools of huge pages: resource name (`hugepages-2Mi`) and bytes, also where there are no
     /// pages.

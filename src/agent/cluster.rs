@@ -291,6 +291,7 @@ fn node_tasks(
             cloud_provider: cluster.cloud_provider,
             node_ip_given: config.node.ips.iter().any(|ip| !ip.is_unspecified()),
             port: config.server.is_served(true).then_some(config.server.address.port()),
+            local_storage: config.eviction.local_storage_limits,
         },
         node_name: machine.name,
         capacity: machine.capacity,

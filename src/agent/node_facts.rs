@@ -45,7 +45,8 @@ pub(super) fn capacity(config: &Config, machine: &NodeCapacity) -> Capacity {
     Capacity {
         cpu_milli: machine.cpu_milli,
         memory_bytes: machine.memory_bytes,
-        ephemeral_storage_bytes: disk_capacity(&config.paths.root_dir),
+        ephemeral_storage_bytes: disk_capacity(&config.paths.root_dir)
+            .filter(|_| config.eviction.local_storage_limits),
         hugepages: machine
             .hugepages
             .iter()
@@ -114,6 +115,19 @@ mod tests {
         };
         assert!(spares("staticPodEviction: never"));
         assert!(!spares("staticPodEviction: ranked") && !spares(""));
+    }
+
+    #[test]
+    fn ephemeral_storage_is_told_where_it_is_limited() {
+        let has = |isolation: bool| {
+            let head = "apiVersion: kubelet.config.k8s.io/v1beta1\nkind: KubeletConfiguration\n";
+            let text = format!("{head}localStorageCapacityIsolation: {isolation}\n");
+            let mut config = parse_and_validate(text.as_bytes()).unwrap().config;
+            config.paths.root_dir = "/".into();
+            let found = capacity(&config, &NodeCapacity::default());
+            found.ephemeral_storage_bytes.is_some()
+        };
+        assert!(has(true) && !has(false));
     }
 
     #[test]

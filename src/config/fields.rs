@@ -709,7 +709,7 @@ pub(super) const KUBELET: &[Field] = &[
         "localStorageCapacityIsolation",
         Bool,
         &flag("local-storage-capacity-isolation", THE_AGENT_ITSELF).default("true"),
-        "evict pods that exceed a local storage limit: the sizeLimit of an emptyDir volume or a limit on ephemeral-storage",
+        "evict pods that exceed a local storage limit: the sizeLimit of an emptyDir volume or a limit on ephemeral-storage. `false` also takes ephemeral-storage from the resources of the Node",
     ),
     yes_with(
         "containerRuntimeEndpoint",

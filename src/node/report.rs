@@ -7,6 +7,8 @@ use crate::{
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity as Amount;
 use std::{collections::BTreeMap, net::IpAddr};
 
+pub(super) const EPHEMERAL_STORAGE: &str = "ephemeral-storage";
+
 /// Amounts by resource name.
 pub type Resources = BTreeMap<String, Amount>;
 
@@ -23,6 +25,8 @@ pub struct NodeReport {
     pub capacity: Resources,
     /// What of it pods may request.
     pub allocatable: Resources,
+    /// `localStorageCapacityIsolation`: `ephemeral-storage` is a resource of the node.
+    pub local_storage: bool,
     /// Kernel, runtime, versions, ids.
     pub info: k8s::NodeSystemInfo,
     /// The largest first, at most `nodeStatusMaxImages`.
@@ -39,9 +43,12 @@ impl NodeReport {
     /// Every reason why the node is not ready, in the kubelet's words and order; empty when it is.
     #[must_use]
     pub fn not_ready(&self) -> Vec<String> {
-        let resources = ["cpu", "memory", "pods", "ephemeral-storage"];
-        let missing: Vec<&str> =
-            resources.into_iter().filter(|name| !self.capacity.contains_key(*name)).collect();
+        let resources = ["cpu", "memory", "pods", EPHEMERAL_STORAGE];
+        let missing: Vec<&str> = resources
+            .into_iter()
+            .filter(|name| self.local_storage || *name != EPHEMERAL_STORAGE)
+            .filter(|name| !self.capacity.contains_key(*name))
+            .collect();
         let missing = (!missing.is_empty())
             .then(|| format!("missing node capacity for resources: {}", missing.join(", ")));
         let mut all = self.conditions.not_ready();
@@ -83,7 +90,7 @@ pub fn resources(capacity: &Capacity, allocatable: &Allocatable) -> (Resources, 
     let table =
         |cpu: i64, memory: i64, storage: Option<i64>, pages: &BTreeMap<String, i64>, pods: i64| {
             let storage =
-                storage.map(|bytes| ("ephemeral-storage".to_owned(), binary_quantity(bytes)));
+                storage.map(|bytes| (EPHEMERAL_STORAGE.to_owned(), binary_quantity(bytes)));
             let pages = pages.iter().map(|(name, bytes)| (name.clone(), binary_quantity(*bytes)));
             let others = [
                 ("cpu".to_owned(), cpu_quantity(cpu)),

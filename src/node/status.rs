@@ -3,6 +3,7 @@
 use super::{
     NodeReport,
     conditions::{conditions, node_event},
+    report::EPHEMERAL_STORAGE,
 };
 use crate::model::{CloudProvider, Event, EventKind, EventTarget, Now, is_extended_resource, k8s};
 
@@ -42,6 +43,8 @@ pub fn status(report: &NodeReport, observed: Option<&k8s::Node>, now: Now) -> Co
         let extended = capacity.iter_mut().filter(|(name, _)| is_extended_resource(name));
         extended.for_each(|(_, amount)| "0".clone_into(&mut amount.0));
     }
+    // A resource that the machine does not have any more.
+    capacity.retain(|name, _| !is_of_machine(name) || report.capacity.contains_key(name));
     capacity.extend(report.capacity.clone());
     // Pods may request all that others have added to the capacity, and nothing else.
     let mut allocatable = capacity.clone();
@@ -75,6 +78,11 @@ pub fn status(report: &NodeReport, observed: Option<&k8s::Node>, now: Now) -> Co
 /// restart of this agent keeps the resources that an administrator has added.
 fn is_taken_over(told: &k8s::NodeSystemInfo, report: &NodeReport) -> bool {
     !told.kubelet_version.contains(OWN_VERSION) || told.machine_id != report.info.machine_id
+}
+
+/// True for a resource that only this agent reports, and that a node may lack.
+fn is_of_machine(name: &str) -> bool {
+    name == EPHEMERAL_STORAGE || name.starts_with("hugepages-")
 }
 
 fn rebooted(report: &NodeReport) -> Event {

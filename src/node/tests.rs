@@ -41,6 +41,7 @@ fn report() -> NodeReport {
     };
     NodeReport {
         name: "n1".to_owned(),
+        local_storage: true,
         addresses: vec![address("InternalIP", "10.0.0.1"), address("Hostname", "n1")],
         capacity,
         allocatable,
@@ -183,6 +184,24 @@ fn pods_may_request_what_others_add_to_the_capacity() {
     node.status.as_mut().unwrap().capacity.as_mut().unwrap().remove("example.com/dongle");
     let allocatable = status(&report, Some(&node), at(20)).status.allocatable.unwrap();
     assert!(!allocatable.contains_key("example.com/dongle"), "{allocatable:?}");
+}
+
+#[test]
+fn resources_that_the_machine_has_lost_leave_the_node() {
+    let mut report = report();
+    let node = new_node(&registration(), &report, at(0));
+    for table in [&mut report.capacity, &mut report.allocatable] {
+        table.remove("ephemeral-storage");
+        table.remove("hugepages-2Mi");
+    }
+    let why = "missing node capacity for resources: ephemeral-storage";
+    assert_eq!(report.not_ready().last().map(String::as_str), Some(why));
+    report.local_storage = false;
+    assert!(!report.not_ready().iter().any(|why| why.contains("missing")));
+    let status = status(&report, Some(&node), at(10)).status;
+    for table in [status.capacity.unwrap(), status.allocatable.unwrap()] {
+        assert_eq!(table.keys().collect::<Vec<_>>(), ["cpu", "memory", "pods"]);
+    }
 }
 
 #[test]
