@@ -138,6 +138,7 @@ fn machine_facts(capacity: &NodeCapacity, cgroups: CgroupVersion) -> MachineFact
     let root = Path::new("/");
     MachineFacts {
         cpus: capacity.cpu_milli / 1000,
+        cores: machine::physical_cores(root),
         memory_bytes: capacity.memory_bytes,
         swap_bytes: machine::swap_bytes(root),
         machine_id: machine::machine_id(root),

@@ -1,8 +1,8 @@
 //! CPUs, memory, swap, process ids and huge pages, from /proc and /sys.
 
-use crate::model::NodeCapacity;
+use crate::model::{CollectOrdered as _, NodeCapacity};
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, BTreeSet},
     fs, io,
     path::{Path, PathBuf},
 };
@@ -42,6 +42,18 @@ pub fn capacity(root: &Path) -> Result<NodeCapacity, CapacityError> {
         pids: number(kernel.join("pid_max"))?.min(number(kernel.join("threads-max"))?),
         hugepages: hugepages(&root.join("sys/kernel/mm/hugepages"))?,
     })
+}
+
+/// Physical cores of the CPUs that are on; 0 when the kernel does not tell.
+pub fn physical_cores(root: &Path) -> u64 {
+    let cpus = fs::read_dir(root.join("sys/devices/system/cpu")).into_iter().flatten().flatten();
+    let core = |cpu: fs::DirEntry| {
+        let topology = cpu.path().join("topology");
+        let id = |name: &str| fs::read_to_string(topology.join(name)).ok();
+        Some((id("physical_package_id")?, id("core_id")?))
+    };
+    let cores: BTreeSet<(String, String)> = cpus.filter_map(core).collect_ordered();
+    cores.len() as u64
 }
 
 /// Bytes of swap; 0 when there is none or it can't be read.

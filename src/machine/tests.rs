@@ -41,6 +41,20 @@ fn capacity_is_read_from_proc_and_sys() {
 }
 
 #[test]
+fn threads_of_a_core_count_once() {
+    let cpu = |number: u32, package: &str, core: &str| {
+        let path = |name| format!("sys/devices/system/cpu/cpu{number}/topology/{name}");
+        [(path("physical_package_id"), package.to_owned()), (path("core_id"), core.to_owned())]
+    };
+    let cpus =
+        [cpu(0, "0\n", "0\n"), cpu(1, "0\n", "1\n"), cpu(2, "0\n", "0\n"), cpu(3, "1\n", "0\n")];
+    let files: Vec<(&str, &str)> =
+        cpus.iter().flatten().map(|(path, text)| (&**path, &**text)).collect();
+    assert_eq!(physical_cores(host(&files).path()), 3);
+    assert_eq!(physical_cores(host(&[]).path()), 0);
+}
+
+#[test]
 fn a_missing_or_broken_capacity_file_is_an_error() {
     let error = capacity(host(&[]).path()).unwrap_err();
     assert!(matches!(&error, CapacityError::Read { path, .. } if path.ends_with("proc/cpuinfo")));

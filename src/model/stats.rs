@@ -167,6 +167,8 @@ pub struct CgroupStats {
     pub memory: Option<MemoryStats>,
     /// Swap.
     pub swap: Option<SwapStats>,
+    /// Processes in the cgroup itself, without those in cgroups below it.
+    pub processes: Option<u64>,
     /// Processes and threads.
     pub tasks: Option<u64>,
     /// Limit of those; `None`: none.

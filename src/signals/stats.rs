@@ -34,6 +34,8 @@ pub fn cgroup_stats(dirs: &CgroupDirs, depth: StatsDepth) -> Option<CgroupStats>
     };
     if deep {
         let limit = || core::limit(&text(&dirs.pids, "pids.max")?).flatten();
+        let processes = text(&dirs.memory, "cgroup.procs");
+        stats.processes = processes.map(|text| text.lines().count() as u64);
         stats.tasks = number(&dirs.pids, "pids.current");
         stats.tasks_limit = limit();
         if dirs.is_unified() {

@@ -404,6 +404,18 @@ pub(super) const SERIES: &[Series] = &[
     series("container_fs_reads_total", Counter, "Reads from a device", OfDevice(|io| io.reads)),
     series("container_fs_writes_total", Counter, "Writes to a device", OfDevice(|io| io.writes)),
     series(
+        "container_blkio_device_usage_total",
+        Counter,
+        "Bytes read from and written to a device, by `operation`",
+        Each(of_devices),
+    ),
+    series(
+        "container_processes",
+        Gauge,
+        "Processes in the cgroup itself: 0 for a pod, whose processes are in the cgroups below",
+        Read(|row| row.stats.processes.map(number)),
+    ),
+    series(
         "container_threads",
         Gauge,
         "Processes and threads",
@@ -457,6 +469,12 @@ pub(super) const SERIES: &[Series] = &[
 type OfMachine = fn(&MachineFacts) -> (String, f64);
 
 pub(super) const MACHINE: &[(Family, OfMachine)] = &[
+    (gauge("machine_scrape_error", "Always 0: the machine is read when the agent starts"), |_| {
+        (String::new(), 0.0)
+    }),
+    (gauge("machine_cpu_physical_cores", "Physical cores of the machine"), |machine| {
+        (ids(machine), number(machine.cores))
+    }),
     (gauge("machine_cpu_cores", "CPUs of the machine"), |machine| {
         (ids(machine), number(machine.cpus.unsigned_abs()))
     }),
@@ -470,6 +488,10 @@ pub(super) const MACHINE: &[(Family, OfMachine)] = &[
         (version(machine), 1.0)
     }),
 ];
+
+/// Whether the use of the machine could not be read.
+pub(super) const FAILED: Family =
+    gauge("container_scrape_error", "1 when the use of the node could not be read, else 0");
 
 const fn gauge(name: &'static str, help: &'static str) -> Family {
     Family { name, kind: Gauge, help }
@@ -505,6 +527,21 @@ fn failures(row: &Row<'_>) -> Vec<(String, f64)> {
         (labels([("failure_type", kind), ("scope", "hierarchy")]), number(value))
     };
     kinds.map(of_kind).into()
+}
+
+fn of_devices(row: &Row<'_>) -> Vec<(String, f64)> {
+    let of = |io: &DeviceIo, operation: &str, bytes: u64| {
+        let (major, minor) = (io.device.0.to_string(), io.device.1.to_string());
+        let names = [
+            ("device", &*io.path),
+            ("major", &*major),
+            ("minor", &*minor),
+            ("operation", operation),
+        ];
+        (labels(names), number(bytes))
+    };
+    let all = row.stats.io.iter();
+    all.flat_map(|io| [of(io, "Read", io.read_bytes), of(io, "Write", io.written_bytes)]).collect()
 }
 
 fn used_bytes(row: &Row<'_>) -> Option<f64> {

@@ -52,6 +52,8 @@ impl fmt::Debug for StatsSource {
 pub struct MachineFacts {
     /// CPUs.
     pub cpus: i64,
+    /// Physical cores.
+    pub cores: u64,
     /// Bytes of memory.
     pub memory_bytes: i64,
     /// Bytes of swap.
@@ -136,13 +138,15 @@ async fn resource(State(app): State<App>) -> Response {
 
 async fn cadvisor(State(app): State<App>) -> Response {
     let (stats, machine) = (app.views.stats.collect(StatsDepth::Everything).await, app.machine);
+    let failed = f64::from(u8::from(stats.node.machine.memory.is_none()));
+    let failed = cadvisor::FAILED.text(|samples| samples.put("", failed, None));
     let rows = cadvisor::Rows::of(stats);
     let of_containers = cadvisor::SERIES.iter().map(move |series| series.text(&rows));
     let of_machine = cadvisor::MACHINE.iter().map(move |(family, tell)| {
         let (labels, value) = tell(&machine);
         family.text(|samples| samples.put(&labels, value, None))
     });
-    streamed(TEXT, of_containers.chain(of_machine).map(text))
+    streamed(TEXT, of_containers.chain(of_machine).chain([failed]).map(text))
 }
 
 fn text(text: String) -> Piece {

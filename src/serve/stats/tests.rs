@@ -3,8 +3,9 @@
 use super::*;
 use crate::metrics::{Family, Metrics};
 use crate::model::{
-    CgroupStats, ClaimStats, ContainerStats, CpuStats, FsStats, InterfaceStats, MeasuredSpace,
-    MemoryStats, NodeStats, PodKey, PodStats, Psi, Space, Stall, SwapStats, Throttling, Traffic,
+    CgroupStats, ClaimStats, ContainerStats, CpuStats, DeviceIo, FsStats, InterfaceStats,
+    MeasuredSpace, MemoryStats, NodeStats, PodKey, PodStats, Psi, Space, Stall, SwapStats,
+    Throttling, Traffic,
 };
 use jiff::Timestamp;
 use serde_json::json;
@@ -39,7 +40,15 @@ fn used() -> CgroupStats {
             ..MemoryStats::default()
         }),
         swap: Some(SwapStats { usage: 1, limit: None }),
+        processes: Some(3),
         tasks: Some(4),
+        io: vec![DeviceIo {
+            device: (8, 16),
+            path: "/dev/sdb".into(),
+            read_bytes: 4096,
+            written_bytes: 512,
+            ..DeviceIo::default()
+        }],
         memory_pressure: Some(Psi { some: stall, full: Stall::default() }),
         ..CgroupStats::default()
     }
@@ -163,6 +172,10 @@ fn series_have_the_labels_of_upstream() {
     }
     for line in [
         format!("container_cpu_usage_seconds_total{{{names},cpu=\"total\"}} 2.5 1700000000500"),
+        format!("container_processes{{{names}}} 3 1700000000500"),
+        format!(
+            "container_blkio_device_usage_total{{{names},device=\"/dev/sdb\",major=\"8\",minor=\"16\",operation=\"Write\"}} 512 1700000000500"
+        ),
         format!("container_spec_cpu_quota{{{names}}} 10000"),
         format!("container_cpu_cfs_throttled_seconds_total{{{names}}} 0.25 1700000000500"),
         format!("container_fs_usage_bytes{{{names},device=\"\"}} 4096 1700000000500"),
@@ -222,7 +235,7 @@ fn every_series_is_documented() {
     let mut wanted = page.clone();
     for (name, table) in [
         ("resource", table(&mut resource::SERIES.iter().map(|series| &series.family))),
-        ("cadvisor", table(&mut of_containers.chain(of_machine))),
+        ("cadvisor", table(&mut of_containers.chain(of_machine).chain([&cadvisor::FAILED]))),
         ("counted", counted()),
         ("facts", table(&mut facts::SERIES.iter().map(|(family, _)| family))),
     ] {
