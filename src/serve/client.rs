@@ -48,6 +48,12 @@ pub enum ClientError {
     Ended { socket: PathBuf },
     #[error("the agent at {} did not answer within {} s", socket.display(), DEADLINE.as_secs())]
     TimedOut { socket: PathBuf },
+    /// What is asked for, a command most often, makes a URL that is too long.
+    #[error(
+        "the command is too long: it may have {} KiB, of which most characters that are no letter or digit take three bytes. Pass a script as standard input",
+        MAX_TARGET >> 10
+    )]
+    TooLong,
     /// It answered with an error.
     #[error("the agent refused {path}: {status} {message}")]
     Refused { path: &'static str, status: StatusCode, message: String },
@@ -57,6 +63,9 @@ pub enum ClientError {
     )]
     Unreadable { path: &'static str, source: serde_json::Error },
 }
+
+/// The longest path of a request with its query, in bytes. No URL may be longer than 65,534.
+pub(super) const MAX_TARGET: usize = 64_000;
 
 /// The connection of a session.
 pub type Upgraded = TokioIo<hyper::upgrade::Upgraded>;
@@ -165,6 +174,9 @@ impl Client {
         path: &str,
         protocol: &'static str,
     ) -> Result<Upgraded, ClientError> {
+        if path.len() > MAX_TARGET {
+            return Err(ClientError::TooLong);
+        }
         let stream = UnixStream::connect(&self.socket).await.map_err(|e| self.no_connection(e))?;
         let broke = |source| ClientError::Http { socket: self.socket.clone(), source };
         let (mut sender, connection) =
@@ -280,7 +292,8 @@ fn request(method: Method, path: &str, body: Bytes) -> Request<Full<Bytes>> {
         .header(header::CONTENT_TYPE, "application/json")
         .header(header::CONNECTION, "close")
         .body(Full::new(body));
-    // The parts are constants, names and encoded text, so the request can always be built.
+    // The parts are constants, names and encoded text of a length that was checked, so the request
+    // can always be built.
     request.unwrap_or_default()
 }
 

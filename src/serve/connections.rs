@@ -46,8 +46,8 @@ use tokio::{
 };
 use tokio_util::sync::CancellationToken;
 
-/// Bytes that are read ahead for each connection. A request whose head is longer is refused.
-const READ_BUFFER: usize = 16 * 1024;
+/// The longest head of a request from a client that may be anybody.
+pub(super) const HEAD_BYTES: usize = 16 * 1024;
 /// How long nothing is accepted after accepting has failed, which is when the process is out of
 /// file descriptors.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
@@ -65,6 +65,8 @@ pub(super) struct ConnectionPolicy {
     pub(super) places: usize,
     /// How long a client may take to send the head of its request.
     pub(super) head: Duration,
+    /// The most bytes that are read ahead. A request whose head is longer is refused.
+    pub(super) head_bytes: usize,
     /// How long a connection may last, from its acceptance until the client has read the answer. An
     /// answer that goes on may last longer while the client reads it. Where connections are kept,
     /// it is the longest time that one answer may take.
@@ -309,7 +311,7 @@ async fn answer_http1(
             .timer(TokioTimer::new())
             .header_read_timeout(policy.kept.unwrap_or(policy.head))
             .keep_alive(policy.kept.is_some())
-            .max_buf_size(READ_BUFFER)
+            .max_buf_size(policy.head_bytes)
             .serve_connection(TokioIo::new(stream), service)
             .with_upgrades()
     );
@@ -363,6 +365,7 @@ mod tests {
     const POLICY: ConnectionPolicy = ConnectionPolicy {
         places: 16,
         head: Duration::from_secs(5),
+        head_bytes: HEAD_BYTES,
         lifetime: Duration::from_millis(200),
         kept: None,
     };

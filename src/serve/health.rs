@@ -26,6 +26,7 @@ const LATE_AT_LEAST: Duration = Duration::from_secs(300);
 const POLICY: ConnectionPolicy = ConnectionPolicy {
     places: 64,
     head: Duration::from_secs(5),
+    head_bytes: connections::HEAD_BYTES,
     lifetime: Duration::from_secs(10),
     kept: None,
 };

@@ -48,11 +48,12 @@ use tokio_util::sync::CancellationToken;
 /// Name of the socket in the run directory.
 pub const SOCKET_NAME: &str = "nodelet.sock";
 
-/// Only root may connect, and many sessions may begin at once. The lifetime is longer than a command
-/// may take.
+/// Only root may connect, and many sessions may begin at once. The command of a session is in the
+/// head of its request. The lifetime is longer than a command may take.
 const LOCAL_POLICY: ConnectionPolicy = ConnectionPolicy {
     places: 256,
     head: Duration::from_secs(5),
+    head_bytes: client::MAX_TARGET + connections::HEAD_BYTES,
     lifetime: Duration::from_secs(30),
     kept: None,
 };

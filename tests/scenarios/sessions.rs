@@ -41,23 +41,25 @@ pub fn a_command_runs_in_a_container(kind: Kind) {
     let failed = cli(&["exec", "web", "--", "sh", "-c", "echo out; echo err >&2; exit 7"]);
     assert_eq!(failed.status.code(), Some(7));
     assert_eq!((text(&failed.stdout), text(&failed.stderr)), ("out\n", "err\n"));
+    let long = "x".repeat(40_000);
+    assert_eq!(ok(&cli(&["exec", "web", "--", "echo", &long])).trim_end(), long);
     // A terminal, with the size of the person's.
     let until = "tty; until stty size 2>&1 | grep 101; do sleep 0.1; done";
     let line = world.agent.cli_line(&["exec", "-it", "web", "--", "sh", "-c", until]);
-    let line = format!("stty cols 101 rows 37; {line}");
-    let mut script = Command::new("script");
-    script.args(["-qec", &line, "/dev/null"]).stdin(Stdio::piped()).stdout(Stdio::piped());
-    let mut script = script.spawn().unwrap();
-    // At the end of its own input it would end the command's.
-    let input = script.stdin.take();
-    let seen = script.wait_with_output().unwrap();
-    drop(input);
+    let seen = in_a_terminal(&format!("stty cols 101 rows 37; {line}"));
     assert!(text(&seen.stdout).contains("/dev/pts/0\r\n37 101"), "{seen:?}");
+    // It is as before when a signal has ended the session.
+    let line =
+        world.agent.cli_line(&["exec", "-it", "web", "--", "sh", "-c", "echo here; sleep 1000"]);
+    let seen = in_a_terminal(&format!("timeout --foreground 3 {line}; stty -a"));
+    let seen = text(&seen.stdout);
+    assert!(seen.contains("here\r\n") && seen.contains(" icanon "), "{seen}");
     // What can't be.
     for (words, code, part) in [
         (&["exec", "web", "-c", "other", "--", "true"][..], 1, "it has main, side"),
         (&["exec", "other", "--", "true"], 1, "no pod other"),
         (&["exec", "web"], 2, "COMMAND"),
+        (&["exec", "web", "--", "echo", &long, &long], 1, "the command is too long"),
         (&["port-forward", "web", "http"], 1, "expected PORT, LOCAL:PORT or :PORT"),
     ] {
         let refused = cli(words);
@@ -74,6 +76,18 @@ pub fn a_command_runs_in_a_container(kind: Kind) {
     world.agent.start();
     world.wait_running("web");
     world.finish();
+}
+
+/// What a shell command line prints whose input and output are a terminal.
+fn in_a_terminal(line: &str) -> Output {
+    let mut script = Command::new("script");
+    script.args(["-qec", line, "/dev/null"]).stdin(Stdio::piped()).stdout(Stdio::piped());
+    let mut script = script.spawn().unwrap();
+    // At the end of its own input it would end the command's.
+    let input = script.stdin.take();
+    let seen = script.wait_with_output().unwrap();
+    drop(input);
+    seen
 }
 
 pub fn a_session_goes_with_its_client_and_its_container(kind: Kind) {

@@ -124,6 +124,7 @@ fn no_agent(error: ClientError, run_dir: &Path) -> Result<(), ClientError> {
         | ClientError::Connect { .. }
         | ClientError::Http { .. }
         | ClientError::Ended { .. }
+        | ClientError::TooLong
         | ClientError::Refused { .. }
         | ClientError::Unreadable { .. } => return Err(error),
     };

@@ -22,7 +22,7 @@ const SOON: Duration = Duration::from_secs(20);
 /// Longer than any test.
 const LONG: Duration = Duration::from_secs(600);
 const PATIENT: ConnectionPolicy =
-    ConnectionPolicy { places: 1, head: LONG, lifetime: LONG, kept: Some(LONG) };
+    ConnectionPolicy { places: 1, head: LONG, head_bytes: 1024, lifetime: LONG, kept: Some(LONG) };
 
 const PART: Result<Bytes, Infallible> = Ok(Bytes::from_static(&[b'x'; 16 << 10]));
 

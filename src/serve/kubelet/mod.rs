@@ -45,6 +45,7 @@ use tokio_util::sync::CancellationToken;
 const POLICY: ConnectionPolicy = ConnectionPolicy {
     places: 256,
     head: Duration::from_secs(30),
+    head_bytes: connections::HEAD_BYTES,
     lifetime: Duration::from_secs(120),
     // Longer than the usual period of a scrape.
     kept: Some(Duration::from_secs(100)),
@@ -55,6 +56,7 @@ const POLICY: ConnectionPolicy = ConnectionPolicy {
 const READ_ONLY_POLICY: ConnectionPolicy = ConnectionPolicy {
     places: 64,
     head: Duration::from_secs(5),
+    head_bytes: connections::HEAD_BYTES,
     lifetime: Duration::from_secs(60),
     kept: None,
 };
