@@ -349,7 +349,7 @@ fn sessions_that_never_speak_leave_their_places() {
             tls.sock.shutdown(std::net::Shutdown::Both).ok();
         }
     }
-    world.wait_until("all are closed", || world.agent.usage().fds, |n| *n < before + 20);
+    world.wait_until("all are closed", || world.agent.usage().fds, |n| *n < before + 8);
     rig.world.finish();
 }
 
