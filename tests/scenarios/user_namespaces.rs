@@ -136,6 +136,11 @@ pub fn ids_are_kept_until_their_pod_is_gone(kind: Kind) {
     let status = world.wait("it has ended", |status| status.phase("ends") == "Failed");
     let message = status.terminated("ends", "main").unwrap().message.clone();
     assert_eq!(message.as_deref(), Some("told\n"));
+    // Its range is free when nothing of it runs, its sandbox included.
+    let sandboxes = || world.sandboxes("ends");
+    world.wait_until("its sandbox has stopped", sandboxes, |all| {
+        all.iter().all(|one| one.state != 0)
+    });
     world.agent.kill();
     world.agent.start();
     world.drop_pod(&apart(Pod::running("five")));
