@@ -52,12 +52,12 @@ test-all: test test-release ## and attacks, the upstream kubelet, clusters, ever
 	scripts/tier parity 120 $(CARGO) test --locked --test parity
 	@tests/upstream/build controlplane "$(TARGET)/upstream" >/dev/null || [ $$? = 3 ]
 	@tests/upstream/build metrics-server "$(TARGET)/upstream" >/dev/null || [ $$? = 3 ]
-	scripts/tier cluster 600 $(CARGO) test --locked --test cluster -- --test-threads=2
+	scripts/tier cluster 600 $(CARGO) test --locked --test cluster -- --test-threads=3
 	@tests/upstream/build kube-proxy "$(TARGET)/upstream" >/dev/null || [ $$? = 3 ]
 	@tests/upstream/build coredns "$(TARGET)/upstream" >/dev/null || [ $$? = 3 ]
 	@# Without them (3) the tests say what they skip.
 	scripts/containerd-versions fetch || [ $$? = 3 ]
-	scripts/tier api-pods 900 $(CARGO) test --locked --test api_pods -- --test-threads=2
+	scripts/tier api-pods 1020 $(CARGO) test --locked --test api_pods -- --test-threads=2
 	scripts/tier containerds 420 $(CARGO) test --locked --test containerds -- --test-threads=3
 	scripts/prerequisites machine
 	@# Not on the tier's time either. Elsewhere the tier says that it is skipped.
@@ -79,7 +79,7 @@ test-cluster: test-build ## nodes in a real control plane: etcd, kube-apiserver 
 	@tests/upstream/build controlplane "$(TARGET)/upstream" >/dev/null || [ $$? = 3 ]
 	@tests/upstream/build kubelet "$(TARGET)/upstream" >/dev/null || [ $$? = 3 ]
 	@tests/upstream/build metrics-server "$(TARGET)/upstream" >/dev/null || [ $$? = 3 ]
-	scripts/tier cluster 600 $(CARGO) test --locked --test cluster -- --test-threads=2
+	scripts/tier cluster 600 $(CARGO) test --locked --test cluster -- --test-threads=3
 
 test-api-pods: test-build ## pods from an API server, on one node and on two with kube-proxy and CoreDNS; as root
 	scripts/prerequisites test
@@ -89,7 +89,7 @@ test-api-pods: test-build ## pods from an API server, on one node and on two wit
 	@tests/upstream/build coredns "$(TARGET)/upstream" >/dev/null || [ $$? = 3 ]
 	@tests/upstream/build metrics-server "$(TARGET)/upstream" >/dev/null || [ $$? = 3 ]
 	scripts/containerd-versions fetch || [ $$? = 3 ]
-	scripts/tier api-pods 900 $(CARGO) test --locked --test api_pods -- --test-threads=2
+	scripts/tier api-pods 1020 $(CARGO) test --locked --test api_pods -- --test-threads=2
 
 test-skew: test-build ## a node with an API server of the version before, 1.35, which is built first (10 minutes); as root
 	scripts/prerequisites test
