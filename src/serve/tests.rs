@@ -187,7 +187,7 @@ async fn refuses_other_paths_methods_and_long_requests() {
     let answer = rig.raw("DELETE /pods HTTP/1.0\r\n\r\n").await;
     assert!(answer.contains("405 ") && answer.ends_with("405: Method Not Allowed"), "{answer}");
     let long: &'static str = Box::leak(
-        format!("GET /status HTTP/1.0\r\nX: {}\r\n\r\n", "x".repeat(100_000)).into_boxed_str(),
+        format!("GET /status HTTP/1.0\r\nX: {}\r\n\r\n", "x".repeat(400_000)).into_boxed_str(),
     );
     let socket = rig.socket();
     let answer = tokio::task::spawn_blocking(move || {
