@@ -23,8 +23,8 @@ const ALLOWED_LABELS: [&str; 11] = [
     "topology.kubernetes.io/zone",
 ];
 const ALLOWED_DOMAINS: [&str; 2] = ["kubelet.kubernetes.io", "node.kubernetes.io"];
-const NOT_ALLOWED: &str = "must not be a label of Kubernetes that a node may not give itself: an API server refuses it. \
-    Begin it with node.kubernetes.io/ or with a domain of your own, or set it with `kubectl label node`";
+const NOT_ALLOWED: &str = "this is a label of Kubernetes that an API server does not let a node set: \
+    begin it with node.kubernetes.io/ or with a domain of your own, or set it with `kubectl label node`";
 const CLASSES: &str = "runtimeClasses";
 const IDS: &str = "userNamespaces.idsPerPod";
 
@@ -180,7 +180,7 @@ mod tests {
             let error =
                 read(&format!("{NODELET}nodeLabels: {{{label}: x}}\n")).unwrap_err().to_string();
             assert!(error.contains(&format!("nodeLabels[{label}]")), "{error}");
-            assert!(error.contains("a node may not give itself"), "{error}");
+            assert!(error.contains("does not let a node set"), "{error}");
         }
         let bad = "nodeLabels: {-a: x, Example.com/b: y, c: 'd e', f/g/h: z}\n";
         let error = read(&format!("{NODELET}{bad}")).unwrap_err();

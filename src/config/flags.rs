@@ -227,7 +227,7 @@ const OWN: &[(&str, &str, Setting)] = &[
     ),
     (
         BOOTSTRAP_FLAG,
-        "kubeconfig with which a client certificate is requested when the file of --kubeconfig does not exist yet, or its certificate has expired",
+        "kubeconfig with which a client certificate is requested when the file of --kubeconfig does not exist yet, or its certificate is missing, damaged or has expired",
         own(THE_AGENT_ITSELF, "FILE"),
     ),
     (

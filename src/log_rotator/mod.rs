@@ -91,6 +91,23 @@ struct Log {
     untidy: bool,
 }
 
+impl Log {
+    fn new(place: LogPlace, now: Duration) -> Self {
+        Self {
+            place,
+            growth: Growth::new(now),
+            look_at: NextLook::first(now),
+            tidy_at: None,
+            missing_since: None,
+            watch: None,
+            rotating: false,
+            tidying: false,
+            failing: false,
+            untidy: false,
+        }
+    }
+}
+
 /// inotify, with the containers whose logs are watched.
 struct Hints {
     events: EventStream<Vec<u8>>,
@@ -216,22 +233,15 @@ impl LogRotatorTask {
         let mut gone = std::mem::take(&mut self.logs);
         for view in pods.values() {
             for instance in view.containers.iter().filter(|one| one.running_since.is_some()) {
-                let log = gone.remove(&instance.id).unwrap_or_else(|| Log {
-                    place: LogPlace {
+                let log = gone.remove(&instance.id).unwrap_or_else(|| {
+                    let place = LogPlace {
                         key: view.key.clone(),
                         uid: view.uid.clone(),
                         container: instance.name.clone(),
                         restart_count: instance.restart_count,
-                    },
-                    growth: Growth::new(now),
-                    look_at: NextLook::first(now),
-                    tidy_at: Some(now.saturating_add(self.parts.settings.interval)),
-                    missing_since: None,
-                    watch: None,
-                    rotating: false,
-                    tidying: false,
-                    failing: false,
-                    untidy: false,
+                    };
+                    let tidy_at = Some(now.saturating_add(self.parts.settings.interval));
+                    Log { tidy_at, ..Log::new(place, now) }
                 });
                 self.logs.insert(instance.id.clone(), log);
             }

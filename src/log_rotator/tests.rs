@@ -37,18 +37,7 @@ fn bench() -> (TempDir, LogRotatorTask, PathBuf) {
     let (settings, pods) = (RotationSettings::default(), watch::channel(Arc::default()).1);
     let mut task = LogRotatorTask::new(LogRotatorParts { runtime, files, settings, pods });
     task.hints = Hints::new();
-    let log = Log {
-        place,
-        growth: Growth::new(NOW),
-        look_at: NOW,
-        tidy_at: None,
-        missing_since: None,
-        watch: None,
-        rotating: false,
-        tidying: false,
-        failing: false,
-        untidy: false,
-    };
+    let log = Log { look_at: NOW, ..Log::new(place, NOW) };
     task.logs.insert(ContainerId::from("c"), log);
     (dir, task, path)
 }

@@ -48,7 +48,7 @@ pub enum ClientError {
     Ended { socket: PathBuf },
     #[error("the agent at {} did not answer within {} s", socket.display(), DEADLINE.as_secs())]
     TimedOut { socket: PathBuf },
-    /// What is asked for, a command most often, makes a URL that is too long.
+    /// The URL of a session is too long, because of its command.
     #[error(
         "the command is too long: it may have {} KiB, of which most characters that are no letter or digit take three bytes. Pass a script as standard input",
         MAX_TARGET >> 10

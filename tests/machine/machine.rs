@@ -25,8 +25,9 @@ use tokio::time::Instant;
 
 /// From power on to a shell. Twelve seconds on an idle machine with two cores.
 pub const BOOT: Duration = Duration::from_secs(240);
-/// All that QEMU has but what software emulation is slow at: copies of single bytes, for which the
-/// kernel's come in words otherwise, and a fifth level of page tables.
+/// Everything that QEMU can emulate, without two features that make emulation slow. With `erms` the
+/// guest copies memory byte by byte instead of word by word, and with `la57` it has a fifth level of
+/// page tables.
 const CPU: &str = "max,erms=off,la57=off";
 /// Long enough for one step of anything in a machine that is emulated on a busy host.
 pub const SOON: Duration = Duration::from_secs(240);
@@ -98,7 +99,7 @@ impl Machine {
         command.args(["-nodefaults", "-no-user-config", "-display", "none", "-no-reboot"]);
         command.args(["-m", &self.hardware.memory_mib.to_string()]);
         command.args(["-rtc", &format!("base={}", self.hardware.clock)]);
-        // At random addresses, the same program would be translated anew each time that it starts.
+        // norandmaps: at random addresses, QEMU translates a program anew each time that it starts.
         command.arg("-kernel").arg(self.image.join("vmlinuz")).arg("-append").arg(
             "root=/dev/nvme0n1 rootfstype=ext4 rootflags=commit=300 rw console=ttyS0 quiet \
              net.ifnames=0 no_timer_check mitigations=off norandmaps random.trust_cpu=on \
