@@ -4,7 +4,10 @@
 //! values in a text are counted before it is decoded.
 
 use super::{ApiError, Status, client::Body};
-use crate::{mirror::Deletion, model::from_json};
+use crate::{
+    mirror::Deletion,
+    model::{TerminalPhase, from_json},
+};
 use http::Response;
 use http_body_util::BodyExt as _;
 use serde::{
@@ -147,6 +150,8 @@ pub struct ObjectHead {
     pub version: u64,
     /// Somebody deleted it.
     pub deletion: Option<Deletion>,
+    /// `status.phase`, if it is the final one of a pod.
+    pub phase: Option<TerminalPhase>,
 }
 
 /// A list, with its items as text.
@@ -178,7 +183,7 @@ pub(super) fn page<T: DeserializeOwned>(
 fn read<T: DeserializeOwned>(text: &[u8], metadata: impl FnOnce() -> Metadata) -> MaybeRead<T> {
     object(text).map_err(|error| {
         let metadata = metadata();
-        Box::new(Unread { key: metadata.key(), head: metadata.into_head(), error })
+        Box::new(Unread { key: metadata.key(), head: metadata.into_head(final_phase(text)), error })
     })
 }
 
@@ -287,6 +292,19 @@ fn metadata(text: &[u8]) -> Result<Metadata, ApiError> {
     read.map(|Object { metadata }| metadata)
 }
 
+/// `status.phase` of an object of any size, if it is the final one of a pod.
+fn final_phase(text: &[u8]) -> Option<TerminalPhase> {
+    #[derive(Deserialize)]
+    struct Object {
+        status: Phase,
+    }
+    #[derive(Deserialize)]
+    struct Phase {
+        phase: TerminalPhase,
+    }
+    serde_json::from_slice(text).ok().map(|Object { status }| status.phase)
+}
+
 #[derive(Default, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
 struct Metadata {
@@ -309,14 +327,14 @@ impl Metadata {
         }
     }
 
-    fn into_head(self) -> ObjectHead {
+    fn into_head(self, phase: Option<TerminalPhase>) -> ObjectHead {
         let deletion = Deletion::new(
             self.deletion_timestamp.is_some(),
             self.deletion_grace_period_seconds,
             !self.finalizers.is_empty(),
         );
         let version = self.resource_version.parse().unwrap_or_default();
-        ObjectHead { uid: self.uid, version, deletion }
+        ObjectHead { uid: self.uid, version, deletion, phase }
     }
 }
 
@@ -380,7 +398,10 @@ mod tests {
 
     #[tokio::test]
     async fn of_an_object_with_too_many_values_the_name_is_read() {
-        let wide = format!("\"spec\": [{}0]", "{},".repeat(MAX_VALUES));
+        let wide = format!(
+            "\"spec\": [{}0], \"status\": {{\"phase\": \"Failed\"}}",
+            "{},".repeat(MAX_VALUES)
+        );
         let metadata = "\"metadata\": {\"namespace\": \"a\", \"name\": \"b\", \"uid\": \"u\", \"resourceVersion\": \"6\", \
             \"deletionTimestamp\": \"2026-01-01T00:00:00Z\", \"deletionGracePeriodSeconds\": 7, \"finalizers\": [\"x/y\"]}";
         let unread = || Unread {
@@ -389,6 +410,7 @@ mod tests {
                 uid: "u".to_owned(),
                 version: 6,
                 deletion: Some(Deletion { seconds: 7, held: false }),
+                phase: Some(TerminalPhase::Failed),
             },
             error: ApiError::TooMany(MAX_VALUES),
         };

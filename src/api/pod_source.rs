@@ -4,7 +4,7 @@ use super::WatchCache;
 use crate::{
     desired::SourceSnapshot,
     mirror::{SeenPod, bound_pods, wants_the_same},
-    model::CollectOrdered as _,
+    model::{CollectOrdered as _, PodEnd},
 };
 use std::sync::Arc;
 use tokio::sync::watch;
@@ -28,8 +28,11 @@ impl PodSourceTask {
             let seen = Arc::clone(&self.seen.borrow_and_update());
             if seen.whole {
                 let before = Arc::clone(&self.published.borrow());
-                let left_out =
-                    seen.left_out.values().map(|one| (one.head.uid.as_str(), one.head.deletion));
+                let left_out = seen.left_out.values().map(|one| &one.head);
+                let left_out = left_out.map(|head| {
+                    let deleted = head.deletion.map(|deletion| deletion.seconds);
+                    (head.uid.as_str(), PodEnd { deleted, phase: head.phase })
+                });
                 let wanted =
                     bound_pods(seen.objects.values(), &before, &left_out.collect_ordered());
                 self.published.send_if_modified(|published| {

@@ -22,7 +22,7 @@ use crate::{
     mirror::{Answer, MirrorMemory, MirrorStep, Next, SeenPod, Sight},
     model::{
         Bucket, CollectOrdered as _, Event, EventKind, EventTarget, Known, PodKey, PodUid, PodView,
-        PodViews,
+        PodViews, TerminalPhase,
     },
     node::NodeRef,
     publish::PublishIfChanged as _,
@@ -44,8 +44,7 @@ const RECONCILE: Duration = Duration::from_secs(10);
 const HASTY: u32 = 5;
 
 impl Watched for SeenPod {
-    /// By this measure, most pods weigh 30 KiB, and one of 20 KiB of JSON weighs 150 KiB. Pods that
-    /// have ended count until somebody deletes them.
+    /// By this measure, most pods weigh 30 KiB, and one of 20 KiB of JSON weighs 150 KiB.
     const MAX_WEIGHT: usize = 48 << 20;
     /// Whoever may make pods must not make the agent deaf to those of others.
     const LEAVES_OUT: bool = true;
@@ -56,7 +55,8 @@ impl Watched for SeenPod {
 
     fn head(&self) -> ObjectHead {
         let Self { uid, version, deletion, .. } = self;
-        ObjectHead { uid: uid.clone(), version: *version, deletion: *deletion }
+        let phase = TerminalPhase::of(&self.status);
+        ObjectHead { uid: uid.clone(), version: *version, deletion: *deletion, phase }
     }
 
     fn weight(&self) -> usize {
@@ -66,7 +66,6 @@ impl Watched for SeenPod {
         let texts = texts.into_iter().flatten().map(String::len).sum::<usize>();
         answer::weight(&self.status) + desired.unwrap_or_default() + mirrors + texts
     }
-
     fn share(&mut self, previous: &Self) {
         Self::share(self, previous);
     }
@@ -274,7 +273,9 @@ impl PodsTask {
         for (key, left_out) in &picture.left_out {
             let uid = &left_out.head.uid;
             let known = self.left_out.get(key).is_some_and(|known| known.head.uid == *uid);
-            if let (false, Some(key)) = (known, pod_key(key)) {
+            // Nothing is missing of a pod that has ended.
+            let silent = known || left_out.head.phase.is_some();
+            if let (false, Some(key)) = (silent, pod_key(key)) {
                 (self.inputs.events)(left_out_event(&key, left_out));
             }
         }
@@ -485,7 +486,7 @@ impl PodsTask {
             }
             report.refused.extend(pod.memory.trouble.clone().map(|text| (key.clone(), text)));
         }
-        let left_out = self.left_out.iter();
+        let left_out = self.left_out.iter().filter(|(_, one)| one.head.phase.is_none());
         report.left_out =
             left_out.filter_map(|(key, one)| Some((pod_key(key)?, one.why.clone()))).collect();
         report.trouble.clone_from(&self.server.trouble);
@@ -541,7 +542,7 @@ fn pod_key(key: &str) -> Option<PodKey> {
 
 /// A pod that is left out and was deleted.
 fn deleted_unread(key: &str, left_out: &LeftOut) -> Option<Arc<SeenPod>> {
-    let ObjectHead { uid, version, deletion } = &left_out.head;
+    let ObjectHead { uid, version, deletion, phase: _ } = &left_out.head;
     Some(Arc::new(SeenPod::unread(pod_key(key)?, uid.clone(), *version, (*deletion)?)))
 }
 

@@ -1,6 +1,6 @@
 //! Pods that the API server has bound to this node, as a source of pods.
 
-use super::{Deletion, SeenPod};
+use super::SeenPod;
 use crate::{
     desired::{Knowledge, SourceSnapshot},
     model::{
@@ -78,12 +78,11 @@ fn revision(pod: &k8s::Pod) -> Box<str> {
 }
 
 /// What the API server wants, once it was seen as a whole. A pod of `before` whose object is left
-/// out because it is too large stays as it is there, or ends when it was deleted: `left_out` has
-/// its uid and its deletion.
+/// out stays as it is there, or ends as `left_out` says, which has its uid.
 pub fn bound_pods<'a>(
     seen: impl Iterator<Item = &'a Arc<SeenPod>>,
     before: &SourceSnapshot,
-    left_out: &BTreeMap<&str, Option<Deletion>>,
+    left_out: &BTreeMap<&str, PodEnd>,
 ) -> SourceSnapshot {
     let (mut pods, mut ends) = (Vec::new(), BTreeMap::new());
     let mut unconfirmed = BTreeSet::new();
@@ -98,10 +97,11 @@ pub fn bound_pods<'a>(
         pods.push(Arc::clone(desired));
     }
     for pod in &before.pods {
-        let Some(deletion) = left_out.get(pod.uid.as_str()) else { continue };
+        let Some(told) = left_out.get(pod.uid.as_str()) else { continue };
         let key = &pod.key;
-        let mut end = before.ends.get(key).copied().unwrap_or_default();
-        end.deleted = deletion.map(|deletion| deletion.seconds).or(end.deleted);
+        let known = before.ends.get(key).copied().unwrap_or_default();
+        let end =
+            PodEnd { deleted: told.deleted.or(known.deleted), phase: told.phase.or(known.phase) };
         if end != PodEnd::default() {
             ends.insert(key.clone(), end);
         }

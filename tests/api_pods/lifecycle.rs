@@ -304,3 +304,29 @@ fn a_pod_that_is_too_large_hides_no_other() {
     }
     node.finish();
 }
+
+/// Pods that have ended stay in a cluster until somebody deletes them. Here they are more than the
+/// agent keeps.
+#[test]
+fn ended_pods_leave_room_for_others() {
+    let Some(node) = Node::start() else { return };
+    node.world.agent.kill();
+    let annotations: Value = (0..5_000).map(|n| (format!("a{n}"), json!(""))).collect();
+    for n in 0..60 {
+        let name = format!("ended-{n}");
+        let mut pod = plain(&name, "true");
+        pod["metadata"]["annotations"] = annotations.clone();
+        pod["spec"]["nodeName"] = NODE_NAME.into();
+        node.create(&pod);
+        let ended = json!({ "status": { "phase": "Failed", "reason": "Evicted" } });
+        node.admin().patch(&format!("{PODS}/{name}/status"), &ended).unwrap().ok();
+    }
+    // The API server shows it behind the others.
+    node.create(&plain("next", WAITS));
+    node.world.agent.start();
+    node.wait_pod_ready("next");
+    let events = node.admin().get("/api/v1/namespaces/default/events");
+    let events = events["items"].as_array().unwrap();
+    assert!(events.iter().all(|event| event["reason"] != "PodTooLarge"), "{events:#?}");
+    node.finish();
+}

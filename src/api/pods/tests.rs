@@ -266,7 +266,7 @@ async fn a_webhook_in_the_way_of_one_pod_is_no_trouble_of_the_server() {
 
 /// Shows one pod, and that it is left out.
 fn show_left_out(bench: &Bench, uid: &str, deletion: Option<Deletion>) {
-    let head = ObjectHead { uid: uid.to_owned(), version: 1, deletion };
+    let head = ObjectHead { uid: uid.to_owned(), version: 1, deletion, phase: None };
     let one = LeftOut { head, why: "it is too large".to_owned() };
     let left_out = BTreeMap::from([("shop/wide".to_owned(), one)]);
     let picture = WatchCache { left_out, whole: true, live: true, ..WatchCache::default() };

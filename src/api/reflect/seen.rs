@@ -14,7 +14,9 @@ const ENTRY_BYTES: usize = 256;
 /// An object as far as it is of interest here. Whatever else the server sends of it is not kept.
 pub trait Watched: DeserializeOwned + Clone + Send + Sync + 'static {
     /// The most that all the objects of a watch may weigh together, in bytes. A watch that shows
-    /// more is refused: it is not what the agent asked for.
+    /// more is refused: it is not what the agent asked for. Pods that have ended
+    /// ([`ObjectHead::phase`]) may weigh three quarters of it together, so that they leave room for
+    /// others.
     const MAX_WEIGHT: usize;
     /// Whether the other objects are followed on when one can't be read or does not fit into
     /// [`Self::MAX_WEIGHT`]. Otherwise the watch fails.
@@ -99,15 +101,24 @@ pub(super) enum Found<T> {
 pub(super) struct Seen<T> {
     /// What came before everything was shown; `None` from then on.
     coming: Option<WatchCache<T>>,
-    weights: BTreeMap<String, usize>,
+    weights: BTreeMap<String, Weight>,
     weight: usize,
+    /// Of that, pods that have ended.
+    weight_of_ended: usize,
     since: Instant,
+}
+
+/// What an object takes in memory, in bytes.
+#[derive(Clone, Copy)]
+struct Weight {
+    bytes: usize,
+    ended: bool,
 }
 
 impl<T> Default for Seen<T> {
     fn default() -> Self {
         let (coming, weights) = (Some(WatchCache::default()), BTreeMap::new());
-        Self { coming, weights, weight: 0, since: Instant::now() }
+        Self { coming, weights, weight: 0, weight_of_ended: 0, since: Instant::now() }
     }
 }
 
@@ -144,15 +155,23 @@ impl<T: Watched> Seen<T> {
         if let Some(previous) = before.objects.get(&key) {
             object.share(previous);
         }
-        let weight = object.weight() + size_of::<T>() + 2 * key.len() + ENTRY_BYTES;
+        let bytes = object.weight() + size_of::<T>() + 2 * key.len() + ENTRY_BYTES;
+        let head = object.head();
+        let weight = Weight { bytes, ended: head.phase.is_some() };
         self.forget_weight(&key);
-        let found = if self.weight.saturating_add(weight) > T::MAX_WEIGHT {
-            self.leave_out(&key, object.head(), ApiError::TooMuch)?
-        } else {
+        let found = if self.has_room_for(weight) {
             self.add_weight(&key, weight);
             Found::Object(Arc::new(object))
+        } else {
+            self.leave_out(&key, head, ApiError::TooMuch)?
         };
         Ok((key, found))
+    }
+
+    fn has_room_for(&self, weight: Weight) -> bool {
+        let fits = |taken: usize, most| taken.saturating_add(weight.bytes) <= most;
+        fits(self.weight, T::MAX_WEIGHT)
+            && (!weight.ended || fits(self.weight_of_ended, T::MAX_WEIGHT / 4 * 3))
     }
 
     /// Leaves an object out, where the watch need not fail over it. What is kept of it weighs, too,
@@ -165,7 +184,8 @@ impl<T: Watched> Seen<T> {
     ) -> Result<Found<T>, ApiError> {
         let why = error.to_string();
         self.forget_weight(key);
-        self.add_weight(key, 3 * key.len() + head.uid.len() + why.len() + ENTRY_BYTES);
+        let bytes = 3 * key.len() + head.uid.len() + why.len() + ENTRY_BYTES;
+        self.add_weight(key, Weight { bytes, ended: false });
         if !T::LEAVES_OUT || key.is_empty() || head.uid.is_empty() {
             return Err(error);
         }
@@ -176,12 +196,20 @@ impl<T: Watched> Seen<T> {
     }
 
     fn forget_weight(&mut self, key: &str) {
-        self.weight = self.weight.saturating_sub(self.weights.remove(key).unwrap_or_default());
+        let Some(Weight { bytes, ended }) = self.weights.remove(key) else { return };
+        self.weight = self.weight.saturating_sub(bytes);
+        if ended {
+            self.weight_of_ended = self.weight_of_ended.saturating_sub(bytes);
+        }
     }
 
-    fn add_weight(&mut self, key: &str, weight: usize) {
+    fn add_weight(&mut self, key: &str, weight: Weight) {
+        let Weight { bytes, ended } = weight;
         self.weights.insert(key.to_owned(), weight);
-        self.weight = self.weight.saturating_add(weight);
+        self.weight = self.weight.saturating_add(bytes);
+        if ended {
+            self.weight_of_ended = self.weight_of_ended.saturating_add(bytes);
+        }
     }
 
     /// Drops an object; whether that is to be published at once.
@@ -218,12 +246,15 @@ mod tests {
     #![allow(clippy::unwrap_used, reason = "tests")]
 
     use super::*;
+    use crate::model::TerminalPhase;
 
     /// An object of a size of its own.
     #[derive(Clone, Debug, serde::Deserialize)]
     struct Thing<const LEAVES_OUT: bool> {
         name: String,
         weight: usize,
+        #[serde(skip)]
+        phase: Option<TerminalPhase>,
     }
 
     impl<const LEAVES_OUT: bool> Watched for Thing<LEAVES_OUT> {
@@ -239,7 +270,7 @@ mod tests {
         }
 
         fn head(&self) -> ObjectHead {
-            head()
+            ObjectHead { phase: self.phase, ..head() }
         }
     }
 
@@ -248,7 +279,11 @@ mod tests {
     }
 
     fn thing<const LEAVES_OUT: bool>(name: &str, weight: usize) -> MaybeRead<Thing<LEAVES_OUT>> {
-        Ok(Thing { name: name.to_owned(), weight })
+        Ok(Thing { name: name.to_owned(), weight, phase: None })
+    }
+
+    fn ended(name: &str, weight: usize) -> MaybeRead<Thing<true>> {
+        Ok(Thing { name: name.to_owned(), weight, phase: Some(TerminalPhase::Failed) })
     }
 
     fn unread<T>(key: &str) -> MaybeRead<T> {
@@ -296,5 +331,25 @@ mod tests {
         let mut outcomes =
             (0..1000).map(|n| seen.take(unread(&format!("{n}")), &nothing).map(drop));
         assert_eq!(outcomes.find(Result::is_err), Some(Err(ApiError::TooMuch)));
+    }
+
+    #[test]
+    fn pods_that_have_ended_leave_room_for_others() {
+        let (mut seen, nothing) = (Seen::default(), WatchCache::default());
+        let mut take = |taken: MaybeRead<Thing<true>>| seen.take(taken, &nothing).map(drop);
+        for taken in [ended("a", 35_000), ended("b", 35_000), ended("c", 35_000)] {
+            assert_eq!(take(taken), Ok(()));
+        }
+        assert_eq!(take(thing("d", 25_000)), Ok(()));
+        // It ran first. Now that it has ended, it does not fit any more.
+        assert_eq!(take(thing("e", 2_000)), Ok(()));
+        assert_eq!(take(ended("e", 20_000)), Ok(()));
+        assert_eq!(take(ended("a", 1_000)), Ok(()));
+        assert_eq!(take(ended("c", 30_000)), Ok(()), "there is room again");
+        let picture = seen.take_all().unwrap();
+        assert_eq!(picture.objects.keys().collect::<Vec<_>>(), ["a", "b", "c", "d"]);
+        let left_out: Vec<_> =
+            picture.left_out.iter().map(|(key, one)| (key.as_str(), one.head.phase)).collect();
+        assert_eq!(left_out, [("e", Some(TerminalPhase::Failed))]);
     }
 }

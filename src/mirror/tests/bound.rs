@@ -198,7 +198,8 @@ fn a_pod_whose_object_is_left_out_stays_as_it_was() {
         named("gone", json!({})),
         named("web", json!({})),
     ]);
-    let left_out = BTreeMap::from([("deleted", None), ("web", None)]);
+    let as_it_was = PodEnd::default();
+    let left_out = BTreeMap::from([("deleted", as_it_was), ("web", as_it_was)]);
     let after = bound_pods(std::iter::empty(), &before, &left_out);
     let names: Vec<&str> = after.pods.iter().map(|pod| &*pod.key.name).collect();
     assert_eq!((names, &after.ends), (vec!["deleted", "web"], &before.ends));
@@ -210,11 +211,14 @@ fn a_pod_whose_object_is_left_out_stays_as_it_was() {
     let recorded = recorded_pods(before.pods.clone());
     let after = bound_pods(std::iter::empty(), &recorded, &left_out);
     assert_eq!((after.pods.len(), after.unconfirmed.len()), (2, 2));
-    // It ends when it is deleted.
-    let left_out = BTreeMap::from([("web", Some(Deletion { seconds: 5, held: false }))]);
-    let after = bound_pods(std::iter::empty(), &recorded, &left_out);
-    let expected = PodEnd { deleted: Some(5), phase: None };
-    assert_eq!(after.ends.into_values().collect::<Vec<_>>(), [expected]);
+    // It ends when it is deleted, or when somebody has ended it.
+    let deleted = PodEnd { deleted: Some(5), phase: None };
+    let failed = PodEnd { deleted: None, phase: Some(TerminalPhase::Failed) };
+    for told in [deleted, failed] {
+        let left_out = BTreeMap::from([("web", told)]);
+        let after = bound_pods(std::iter::empty(), &recorded, &left_out);
+        assert_eq!(after.ends.into_values().collect::<Vec<_>>(), [told]);
+    }
 }
 
 #[test]
