@@ -173,13 +173,13 @@ pub(super) fn settle_bootstrap(
 ) {
     let why = match &config.certificate {
         _ if !config.bootstrap => return,
-        Some(_) => "tlsCertFile is set",
+        Some(_) => "not acted on: tlsCertFile is set",
         None if in_cluster => return,
-        None => "there is no cluster without --kubeconfig",
+        None => "not acted on without --kubeconfig: there is no cluster then",
     };
     config.bootstrap = false;
     if let Some((_, place)) = r.leaf(BOOTSTRAP) {
-        notices.push(place.mistake(BOOTSTRAP, format!("not acted on: {why}")));
+        notices.push(place.mistake(BOOTSTRAP, why));
     }
 }
 
@@ -197,7 +197,7 @@ pub(super) fn guard(
     }
     let meant = MEANT.iter().find_map(|name| Some((*name, r.leaf(name)?.1)));
     if let Some((name, place)) = meant {
-        notices.push(place.mistake(name, format!("the HTTPS API is not served: {why}")));
+        notices.push(place.mistake(name, why));
     }
 }
 
@@ -219,11 +219,11 @@ mod tests {
     #[test]
     fn a_certificate_is_requested_only_from_a_cluster() {
         for (fields, why) in [
-            ("", "there is no cluster without --kubeconfig"),
-            ("tlsCertFile: /a\ntlsPrivateKeyFile: /b", "tlsCertFile is set"),
+            ("", "not acted on without --kubeconfig: there is no cluster then"),
+            ("tlsCertFile: /a\ntlsPrivateKeyFile: /b", "not acted on: tlsCertFile is set"),
         ] {
             let (server, notices) = load(&format!("serverTLSBootstrap: true\n{fields}")).unwrap();
-            let told = format!("serverTLSBootstrap: not acted on: {why}");
+            let told = format!("serverTLSBootstrap: {why}");
             assert!(notices.iter().any(|notice| notice.ends_with(&told)), "{notices:?}");
             assert!(!server.bootstrap);
         }
@@ -246,7 +246,7 @@ mod tests {
         ] {
             let (server, notices) = load(fields).unwrap();
             assert!(!server.is_served(false), "{fields}");
-            assert!(notices[0].contains("the HTTPS API is not served: "), "{fields}: {notices:?}");
+            assert!(notices[0].contains("the HTTPS API is not served"), "{fields}: {notices:?}");
         }
         let (server, notices) = load(&format!("enableServer: false\n{both}")).unwrap();
         assert!(!server.is_served(false) && notices.is_empty(), "{notices:?}");

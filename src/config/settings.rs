@@ -607,22 +607,23 @@ impl ServerConfig {
         self.enabled && self.off_because(in_cluster).is_none()
     }
 
-    /// Why the server must not run, the rest of a sentence. Without an API server, only a client
-    /// certificate can tell who somebody is.
+    /// Says why the server must not run. Without an API server, only a client certificate can
+    /// identify a client. `nodelet check` does not know whether the agent will run with
+    /// `--kubeconfig`, so the sentence about that is true in both cases.
     #[must_use]
     pub fn off_because(&self, in_cluster: bool) -> Option<&'static str> {
         let allows_all = self.authorization == Authorization::AlwaysAllow;
         if allows_all && self.anonymous {
             Some(
-                "authentication.anonymous.enabled and authorization.mode AlwaysAllow would let anybody in",
+                "the HTTPS API is not served: authentication.anonymous.enabled and authorization.mode AlwaysAllow would let anybody in",
             )
         } else if !in_cluster && (!allows_all || self.client_ca.is_none()) {
             Some(
-                "without --kubeconfig it needs authentication.x509.clientCAFile and authorization.mode AlwaysAllow",
+                "the HTTPS API is not served unless --kubeconfig is given, or both authentication.x509.clientCAFile and authorization.mode AlwaysAllow are set",
             )
         } else if self.client_ca.is_none() && !self.tokens && !self.anonymous {
             Some(
-                "nobody could be known: set authentication.x509.clientCAFile or authentication.webhook.enabled",
+                "the HTTPS API is not served: nobody could be known: set authentication.x509.clientCAFile or authentication.webhook.enabled",
             )
         } else {
             None

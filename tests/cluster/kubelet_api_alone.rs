@@ -222,7 +222,7 @@ fn alone_nothing_listens_by_default() {
         world.drop_pod(&Pod::running("web"));
         let told = world.wait_running("web").node.notices.join("\n");
         assert!(TcpStream::connect(api(&world)).is_err());
-        assert!(told.contains("the HTTPS API is not served: without --kubeconfig"), "{told}");
+        assert!(told.contains("the HTTPS API is not served unless --kubeconfig"), "{told}");
     }
 }
 
