@@ -297,7 +297,7 @@ pub(super) const KUBELET: &[Field] = &[
         "imageMinimumGCAge",
         Duration,
         &flag("minimum-image-ttl-duration", THE_AGENT_ITSELF).default("2m"),
-        "an unused image that the agent first saw more recently is kept",
+        "an unused image is kept for at least this long after the agent first saw it",
     ),
     differs_with(
         "imageMaximumGCAge",
@@ -569,7 +569,7 @@ pub(super) const KUBELET: &[Field] = &[
             "swapBehavior",
             String,
             &default("NoSwap"),
-            "what of swap containers may use: `NoSwap`, or on cgroup v2 `LimitedSwap`: those of Burstable pods a part, in proportion to their memory requests. Static pods get it, too, unless their priority is one of the system's; the kubelet gives them none",
+            "how much swap containers may use. `NoSwap`: none. `LimitedSwap` (cgroup v2): each container of a Burstable pod gets a share of the node's swap in proportion to its memory request, but none if its memory limit equals the request. This includes static pods, except those with a `priority` of 2000000000 and more; the kubelet gives static pods none",
         )]),
     ),
     yes_with(
@@ -777,7 +777,7 @@ const AUTHENTICATION: &[Field] = &[
             "enabled",
             Bool,
             &flag("anonymous-auth", SERVER).default("false"),
-            "who sends no credentials is the user `system:anonymous`; off by default also without a configuration file. With `AlwaysAllow`, the HTTPS API is not served",
+            "`true`: a client without credentials is the user `system:anonymous`. `true` together with `authorization.mode: AlwaysAllow` would let everybody in, so the HTTPS API is not served then. Without a configuration file, the kubelet's default is true",
         )]),
     ),
 ];
@@ -932,7 +932,7 @@ pub(super) const NODELET: &[Field] = &[
         "staticPodEviction",
         String,
         &default("ranked"),
-        "`ranked`: static pods are ranked and evicted like other pods; `never`: they are never evicted, as in the kubelet",
+        "`ranked`: static pods are evicted too, in a cluster after the pods of the API server; `never`: they are never evicted, as in the kubelet",
     ),
     yes(
         "priorityClasses",

@@ -222,7 +222,7 @@ const OWN: &[(&str, &str, Setting)] = &[
     ),
     (
         "kubeconfig",
-        "how to reach the API server; without it the agent runs standalone and sends no packet",
+        "how to reach the API server; without it the agent runs standalone and contacts no API server",
         own(THE_AGENT_ITSELF, "FILE"),
     ),
     (
@@ -284,7 +284,10 @@ const OTHERS: &[Other] = &[
         "experimental-allocatable-ignore-eviction",
         "hard eviction thresholds always reduce the resources that pods may request",
     ),
-    ignored("experimental-mounter-path", "no volume is mounted by an external program"),
+    ignored(
+        "experimental-mounter-path",
+        "the agent runs the `mount` program of the node for NFS volumes, and no program for other volumes",
+    ),
     ignored("housekeeping-interval", STATS),
     ignored("max-housekeeping-interval", STATS),
     ignored("global-housekeeping-interval", STATS),

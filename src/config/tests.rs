@@ -462,7 +462,7 @@ fn the_kubelets_other_flags_have_an_answer() {
         ]),
         [
             "--tls-curve-preferences: not acted on: the agent's TLS library chooses the key exchange",
-            "--experimental-mounter-path: not acted on: no volume is mounted by an external program",
+            "--experimental-mounter-path: not acted on: the agent runs the `mount` program of the node for NFS volumes, and no program for other volumes",
         ]
     );
     for (name, part) in [

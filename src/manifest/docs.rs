@@ -34,6 +34,9 @@ const INTRODUCTION: &str = "\
 <!-- Made from the field table in src/manifest/fields. Change it there, then: UPDATE_DOCS=1 cargo test --test manifests -->
 # Manifests
 
+This page is about static pods, whose manifests are files on the machine or come from `staticPodURL`. Pods from an API server support more,
+for example service accounts and PersistentVolumeClaims: see [In a cluster](cluster.md#pods-from-the-api-server).
+
 nodelet runs Kubernetes manifests of `kind: Pod` (`apiVersion: v1`), written in YAML or JSON. A file holds one or more
 documents; a document can be a `Pod`, a `ConfigMap`, a `Secret`, a `List` or a `PodList`. nodelet reads YAML as Kubernetes' tools do: `0644` is octal,
 `yes` and `on` are true, and a quoted value is text. A duplicate key is an error.

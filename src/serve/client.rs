@@ -50,7 +50,7 @@ pub enum ClientError {
     TimedOut { socket: PathBuf },
     /// The URL of a session is too long, because of its command.
     #[error(
-        "the command is too long: it may have {} KiB, of which most characters that are no letter or digit take three bytes. Pass a script as standard input",
+        "the command is too long: it may be up to {} KiB long, and most characters other than letters and digits count as three bytes. Pass a longer script as standard input",
         MAX_TARGET >> 10
     )]
     TooLong,
