@@ -16,10 +16,11 @@ use serde::{
 };
 use serde_json::value::RawValue;
 
-/// The largest object, in bytes. etcd takes 1.5 MiB.
+/// The largest object that is decoded, in bytes.
 pub(super) const MAX_OBJECT_BYTES: usize = 4 << 20;
-/// The largest list, in bytes: 800 pods of 20 KiB.
-pub(super) const MAX_LIST_BYTES: usize = 16 << 20;
+/// The most that is read of a line of a watch or of a page of a list, in bytes. etcd takes objects
+/// of 1.5 MiB, and JSON of the API server has six bytes for each `<`: they become 9 MiB.
+pub(super) const MAX_TEXT_BYTES: usize = 16 << 20;
 /// The most values in one object. A node with a hundred images has a thousand.
 const MAX_VALUES: usize = 25_000;
 /// What a value takes in memory besides its text, roughly.
@@ -77,6 +78,9 @@ pub(super) async fn text(mut body: Body, limit: usize) -> Result<Vec<u8>, ApiErr
 
 /// An object from its JSON.
 pub(super) fn object<T: DeserializeOwned>(text: &[u8]) -> Result<T, ApiError> {
+    if text.len() > MAX_OBJECT_BYTES {
+        return Err(ApiError::TooLarge(MAX_OBJECT_BYTES));
+    }
     if values(text) > MAX_VALUES {
         return Err(ApiError::TooMany(MAX_VALUES));
     }
@@ -132,7 +136,7 @@ pub(super) enum WatchEvent<T> {
 /// An object, or what is known of one that is not read.
 pub(super) type MaybeRead<T> = Result<T, Box<Unread>>;
 
-/// An object that can't be read, or is not, because it has too many values.
+/// An object that can't be read, or is not, because it is too large.
 #[derive(Debug, PartialEq)]
 pub(super) struct Unread {
     /// `namespace/name`, or the name; empty where not even that can be read.
@@ -166,18 +170,21 @@ pub(super) struct Page<'a> {
 #[serde(rename_all = "camelCase")]
 pub(super) struct PageMetadata {
     pub resource_version: String,
+    /// Asks for the next page; empty on the last one.
+    #[serde(default, rename = "continue")]
+    pub next: String,
 }
 
-/// The items of a list from its JSON, and the version of the list.
+/// The items of a page of a list from its JSON, and what is said of the list.
 pub(super) fn page<T: DeserializeOwned>(
     text: &[u8],
-) -> Result<(Vec<MaybeRead<T>>, String), ApiError> {
+) -> Result<(Vec<MaybeRead<T>>, PageMetadata), ApiError> {
     let page: Page<'_> = serde_json::from_slice(text).map_err(|error| damaged(&error))?;
     let items = page.items.into_iter().map(|item| {
         let text = item.get().as_bytes();
         read(text, || metadata(text).unwrap_or_default())
     });
-    Ok((items.collect(), page.metadata.resource_version))
+    Ok((items.collect(), page.metadata))
 }
 
 fn read<T: DeserializeOwned>(text: &[u8], metadata: impl FnOnce() -> Metadata) -> MaybeRead<T> {
@@ -217,24 +224,24 @@ impl Events {
         loop {
             let fresh = self.read.get(self.searched..).unwrap_or_default();
             if let Some(end) = fresh.iter().position(|byte| *byte == b'\n') {
-                let line: Vec<u8> = self.read.drain(..=self.searched + end).collect();
+                let end = self.searched + end;
+                let line = self.read.get(..end).unwrap_or_default().trim_ascii();
+                let event = (!line.is_empty()).then(|| event(line)).transpose()?;
+                self.read.drain(..=end);
                 self.searched = 0;
                 if self.read.is_empty() {
                     // An idle watch must not keep a buffer as large as its largest object.
                     self.read = Vec::new();
                 }
-                if line.trim_ascii().is_empty() {
-                    continue;
-                }
-                let (event, version) = event(&line)?;
+                let Some((event, version)) = event else { continue };
                 if !version.is_empty() {
                     self.version = version;
                 }
                 return Ok(Some(event));
             }
             self.searched = self.read.len();
-            if self.read.len() > MAX_OBJECT_BYTES {
-                return Err(ApiError::TooLarge(MAX_OBJECT_BYTES));
+            if self.read.len() > MAX_TEXT_BYTES {
+                return Err(ApiError::TooLarge(MAX_TEXT_BYTES));
             }
             match self.body.frame().await {
                 None => return Ok(None),
@@ -386,7 +393,7 @@ mod tests {
     #[tokio::test]
     async fn garbage_in_a_watch_is_an_error() {
         let deep = "[".repeat(100_000);
-        let long = "x".repeat(MAX_OBJECT_BYTES + 1);
+        let long = "x".repeat(MAX_TEXT_BYTES + 1);
         let texts =
             ["<html>\n", "null\n", "7\n", "{\"type\": \"X\", \"object\": 1}\n", &deep, &long];
         for text in texts {
@@ -394,6 +401,34 @@ mod tests {
             let error = outcome.err().unwrap_or_else(|| panic!("{:.80} was taken", text));
             assert!(error.to_string().len() < 2000, "{error}");
         }
+        let endless = Events::new(body(long)).next::<Value>().await;
+        assert_eq!(endless, Err(ApiError::TooLarge(MAX_TEXT_BYTES)));
+    }
+
+    #[tokio::test]
+    async fn of_an_object_that_is_too_large_the_name_is_read() {
+        // As the API server writes 1.2 MiB of `<`.
+        let large = format!("\"spec\": \"{}\"", "\\u003c".repeat(1_200_000));
+        let metadata = "\"metadata\": {\"namespace\": \"a\", \"name\": \"b\", \"uid\": \"u\"}";
+        let large = format!("{{{large}, {metadata}}}");
+        let unread = || {
+            let head = ObjectHead { uid: "u".to_owned(), ..ObjectHead::default() };
+            let error = ApiError::TooLarge(MAX_OBJECT_BYTES);
+            Err(Box::new(Unread { key: "a/b".to_owned(), head, error }))
+        };
+        let lines = format!(
+            "{{\"type\": \"ADDED\", \"object\": {large}}}\n{{\"type\": \"ADDED\", \"object\": {{}}}}\n"
+        );
+        let mut events = Events::new(body(lines));
+        for expected in [unread(), Ok(json!({}))] {
+            let event = events.next::<Value>().await.unwrap();
+            assert_eq!(event, Some(WatchEvent::Changed(expected)));
+        }
+        assert_eq!(events.read.capacity(), 0, "an idle watch keeps no large buffer");
+        let list =
+            format!("{{\"metadata\": {{\"resourceVersion\": \"7\"}}, \"items\": [{large}, 1]}}");
+        let (items, _) = page::<Value>(list.as_bytes()).unwrap();
+        assert_eq!(items, [unread(), Ok(json!(1))]);
     }
 
     #[tokio::test]
@@ -448,8 +483,8 @@ mod tests {
         let list = format!(
             "{{\"metadata\": {{\"resourceVersion\": \"7\"}}, \"items\": [{item}, {item}]}}"
         );
-        let (items, version) = page::<Value>(list.as_bytes()).unwrap();
-        assert_eq!((items.len(), version.as_str()), (2, "7"));
+        let (items, of_list) = page::<Value>(list.as_bytes()).unwrap();
+        assert_eq!((items.len(), of_list.resource_version.as_str()), (2, "7"));
         assert!(matches!(object::<Value>(list.as_bytes()), Err(ApiError::TooMany(_))));
     }
 

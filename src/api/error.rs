@@ -28,7 +28,7 @@ pub enum ApiError {
     #[error("{0}")]
     Failed(String),
     /// It sent more than is read, in bytes.
-    #[error("the answer is larger than {0} bytes")]
+    #[error("the JSON is larger than {0} bytes")]
     TooLarge(usize),
     /// It sent an object of more values than are decoded.
     #[error("the object has more than {0} values")]

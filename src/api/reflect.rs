@@ -7,7 +7,7 @@
 //!    │                              ▲                                   │
 //!    │                              └── its time is over ◄──────────────┤
 //!    └── a pause of 2 s at most ◄── the stream breaks, ends early, is too old, or a resync is due
-//!         (20 s where the server sends more than the agent keeps)
+//!         (20 s where the server refuses it or sends more than the agent keeps)
 //! ```
 //!
 //! The server ends a watch after the time that was asked for. The next one goes on from the newest
@@ -48,6 +48,8 @@ const WORTHWHILE: Duration = Duration::from_secs(5);
 /// How long the server may take to end a watch, and to send the next object while it sends what
 /// there is at its beginning.
 const GRACE: Duration = Duration::from_secs(30);
+/// Items of a page of a list, at first.
+const PAGE_ITEMS: usize = 100;
 
 /// Keeps a [`WatchCache`] of what a collection has.
 #[derive(Debug)]
@@ -322,19 +324,34 @@ async fn open(client: &ApiClient, query: &str) -> Result<Body, ApiError> {
     answer::accepted(client.send(request).await?).await
 }
 
-/// Everything, and its version.
+/// Everything, and its version. Pages become smaller where one is larger than the agent reads.
 async fn list<T: Watched>(
     client: &ApiClient,
     path: &str,
     published: &watch::Sender<Arc<WatchCache<T>>>,
 ) -> Result<(Seen<T>, String), ApiError> {
-    let text = async { answer::text(open(client, path).await?, answer::MAX_LIST_BYTES).await };
-    let (items, version) = answer::page::<T>(&in_time(text).await?)?;
-    let mut seen = Seen::default();
-    for item in items {
-        seen.take(item, &published.borrow())?;
+    let (mut seen, mut limit, mut rest) = (Seen::default(), PAGE_ITEMS, String::new());
+    loop {
+        let query = format!("{path}&limit={limit}{rest}");
+        let text =
+            async { answer::text(open(client, &query).await?, answer::MAX_TEXT_BYTES).await };
+        let text = match in_time(text).await {
+            // A page has room for any single object.
+            Err(ApiError::TooLarge(_)) if limit > 1 => {
+                limit /= 10;
+                continue;
+            }
+            text => text?,
+        };
+        let (items, metadata) = answer::page::<T>(&text)?;
+        for item in items {
+            seen.take(item, &published.borrow())?;
+        }
+        if metadata.next.is_empty() {
+            return Ok((seen, metadata.resource_version));
+        }
+        rest = format!("&continue={}", metadata.next);
     }
-    Ok((seen, version))
 }
 
 /// Publishes everything, the first time that everything was shown.
@@ -495,5 +512,29 @@ mod tests {
         // Not everything was shown.
         let (versions, _) = asked(vec![InTime(&FIRST[..1]), Silence]).await;
         assert_eq!(versions, ["all", "all"]);
+    }
+
+    #[tokio::test]
+    async fn a_list_comes_in_pages_that_are_small_enough() {
+        let client = ApiClient::new(|request| {
+            let item = |name: &str, next: &str| {
+                format!(
+                    r#"{{"metadata": {{"resourceVersion": "7", "continue": "{next}"}},
+                        "items": [{{"metadata": {{"name": "{name}"}}}}]}}"#
+                )
+            };
+            let text = match request.uri().query().unwrap() {
+                "fieldSelector=&limit=100" => "x".repeat(answer::MAX_TEXT_BYTES + 1),
+                "fieldSelector=&limit=10" => item("n1", "more"),
+                "fieldSelector=&limit=10&continue=more" => item("n2", ""),
+                query => panic!("{query}"),
+            };
+            async { Ok(Response::new(client::whole(text))) }
+        });
+        let published = watch::Sender::default();
+        let listed = list::<k8s::Node>(&client, "/api/v1/nodes?fieldSelector=", &published).await;
+        let (mut seen, version) = listed.unwrap_or_else(|error| panic!("{error}"));
+        assert_eq!(version, "7");
+        assert_eq!(names(&seen.take_all().unwrap()), ["n1", "n2"]);
     }
 }

@@ -268,8 +268,8 @@ fn workloads_run_scale_and_drain() {
     node.finish();
 }
 
-/// The agent does not read a pod with so many values. It follows the others, also after a restart,
-/// and a pod that has become too large runs on.
+/// The agent does not read a pod with so many values, nor one whose JSON is so large. It follows the
+/// others, also after a restart, and a pod that has become too large runs on.
 #[test]
 fn a_pod_that_is_too_large_hides_no_other() {
     let Some(node) = Node::start() else { return };
@@ -280,6 +280,11 @@ fn a_pod_that_is_too_large_hides_no_other() {
     let mut wide = plain("wide", WAITS);
     wide["metadata"]["annotations"] = annotations.clone();
     node.create(&wide);
+    // The API server takes 1.2 MiB, and sends each character as six.
+    let mut long = plain("long", WAITS);
+    long["spec"]["containers"][0]["args"] = json!(["<".repeat(1_200_000)]);
+    long["spec"]["nodeName"] = NODE_NAME.into();
+    node.create(&long);
     let grown = json!({ "metadata": { "annotations": annotations } });
     node.admin().patch(&format!("{PODS}/grows"), &grown).unwrap().ok();
     let told = |name: &str| {
@@ -288,7 +293,7 @@ fn a_pod_that_is_too_large_hides_no_other() {
             event["reason"] == "PodTooLarge" && event["involvedObject"]["name"] == name
         })
     };
-    for name in ["wide", "grows"] {
+    for name in ["wide", "long", "grows"] {
         node.wait(&format!("{name} is told of"), || told(name), |told| *told);
     }
     node.create(&plain("next", WAITS));
@@ -298,7 +303,8 @@ fn a_pod_that_is_too_large_hides_no_other() {
     node.create(&plain("after-restart", WAITS));
     node.wait_pod_ready("after-restart");
     assert_eq!((node.running("grows"), node.running("wide")), (running, Vec::new()));
-    for name in ["wide", "grows"] {
+    assert_eq!(node.running("long"), Vec::<String>::new());
+    for name in ["wide", "long", "grows"] {
         node.delete(name);
         node.wait_pod_gone(name);
     }
