@@ -81,13 +81,15 @@ pub(super) fn aged(health: &mut Health, last_good: Option<Duration>, now: Now) {
     }
 }
 
-/// Why the loop is unhealthy, in the kubelet's words; `None` when it is not.
+/// Why the loop is unhealthy, in the kubelet's words; `None` when it is not. The time is in whole
+/// minutes, because each new text is a write of the Node.
 pub(super) fn unhealthy(last_relist: Option<Duration>, now: Now) -> Option<String> {
     let Some(last) = last_relist else {
         return Some("pleg has yet to be successful".to_owned());
     };
     let elapsed = now.boot.saturating_sub(last);
     (elapsed > LISTED_WITHIN).then(|| {
+        let elapsed = Duration::from_secs(elapsed.as_secs() / 60 * 60);
         let (elapsed, threshold) = (format_duration(elapsed), format_duration(LISTED_WITHIN));
         format!("pleg was last seen active {elapsed} ago; threshold is {threshold}")
     })
@@ -156,9 +158,12 @@ mod tests {
         assert_eq!(unhealthy(None, at(9)).unwrap(), "pleg has yet to be successful");
         let last = Some(Duration::from_secs(100));
         assert_eq!(unhealthy(last, at(280)), None);
-        assert_eq!(
-            unhealthy(last, at(285)).unwrap(),
-            "pleg was last seen active 3m5s ago; threshold is 3m0s"
-        );
+        let after = |millis: u64| {
+            let now = Now { boot: Duration::from_millis(100_000 + millis), ..at(0) };
+            unhealthy(last, now).unwrap()
+        };
+        assert_eq!(after(180_512), "pleg was last seen active 3m0s ago; threshold is 3m0s");
+        assert_eq!(after(180_512), after(239_999), "each new text is a write of the Node");
+        assert_eq!(after(240_000), "pleg was last seen active 4m0s ago; threshold is 3m0s");
     }
 }
