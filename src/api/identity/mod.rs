@@ -89,6 +89,15 @@ enum Role {
     Serving(OwnNode),
 }
 
+/// What became of a look at a certificate.
+enum CertificateLook {
+    Obtained,
+    /// The one in use is good for now.
+    InUse,
+    /// It is not known yet what is to be obtained, or there is no way to obtain it.
+    Unknown,
+}
+
 /// Our Node, as the server has it.
 type OwnNode = watch::Receiver<Arc<WatchCache<k8s::Node>>>;
 
@@ -166,21 +175,26 @@ impl IdentityTask {
 
     /// Looks what there is, and obtains what is missing. How long to wait for the next look.
     async fn look(&self) -> Result<Duration, Missed> {
-        let obtained = match &self.role {
+        let looked = match &self.role {
             Role::Client(settings) => self.look_at_client(settings).await?,
             Role::Serving(node) => {
                 let addresses = addresses(node);
                 self.look_at_server(addresses).await?
             }
         };
-        // Whatever was to be obtained is in use.
-        self.obtainer.forget_key().await;
-        // An authority that signs for a very short time is not asked without a pause.
-        Ok(if obtained { AGAIN } else { RESYNC })
+        // Whatever was to be obtained is in use. Otherwise an earlier run of the agent may have sent
+        // a request that waits for its approval.
+        if let CertificateLook::Obtained | CertificateLook::InUse = looked {
+            self.obtainer.forget_key().await;
+        }
+        Ok(match looked {
+            // An authority that signs for a very short time is not asked without a pause.
+            CertificateLook::Obtained => AGAIN,
+            CertificateLook::InUse | CertificateLook::Unknown => RESYNC,
+        })
     }
 
-    /// Whether a certificate was obtained.
-    async fn look_at_client(&self, settings: &IdentitySettings) -> Result<bool, Missed> {
+    async fn look_at_client(&self, settings: &IdentitySettings) -> Result<CertificateLook, Missed> {
         let (kubeconfig, rotated) = (settings.kubeconfig.clone(), settings.rotated());
         let bootstrap = settings.bootstrap.clone();
         let look = CREDENTIALS.run(move || {
@@ -205,28 +219,27 @@ impl IdentityTask {
                 tracing::info!("the client certificate is to be renewed");
                 self.obtainer.obtain(self.obtainer.link.clone(), Purpose::Client).await?;
             }
-            (
-                Standing::Absent | Standing::Damaged | Standing::Other | Standing::Certificate(_),
-                _,
-            ) => return Ok(false),
+            (Standing::Certificate(_), _) => return Ok(CertificateLook::InUse),
+            (Standing::Absent | Standing::Damaged | Standing::Other, _) => {
+                return Ok(CertificateLook::Unknown);
+            }
         }
-        Ok(true)
+        Ok(CertificateLook::Obtained)
     }
 
-    /// Whether a certificate was obtained.
-    async fn look_at_server(&self, addresses: BTreeSet<String>) -> Result<bool, Missed> {
+    async fn look_at_server(&self, addresses: BTreeSet<String>) -> Result<CertificateLook, Missed> {
         if !addresses.iter().any(|address| address.parse::<IpAddr>().is_ok()) {
-            return Ok(false);
+            return Ok(CertificateLook::Unknown);
         }
         let store = self.obtainer.store.clone();
         let in_use = CREDENTIALS.run(move || store.in_use()).await.unwrap_or(None);
         let now = clock::now().wall.as_second();
         if in_use.is_some_and(|(lifetime, of)| now < lifetime.renewal() && of == addresses) {
-            return Ok(false);
+            return Ok(CertificateLook::InUse);
         }
         self.obtainer.obtain(self.obtainer.link.clone(), Purpose::Serving(addresses)).await?;
         tracing::info!("the HTTPS API has a new certificate");
-        Ok(true)
+        Ok(CertificateLook::Obtained)
     }
 
     /// Obtains the first certificate with the bootstrap kubeconfig, and writes the kubeconfig.
@@ -291,21 +304,66 @@ async fn pause(time: Duration, reload: &mut watch::Receiver<u64>, node: Option<&
 
 #[cfg(test)]
 mod tests {
+    #![allow(clippy::unwrap_used, reason = "tests")]
+
     use super::*;
+    use serde_json::json;
 
     #[test]
     fn the_two_certificates_have_their_own_error_counters() {
         let serving = Role::Serving(watch::channel(Arc::default()).1);
-        let client = Role::Client(IdentitySettings {
-            kubeconfig: PathBuf::new(),
-            bootstrap: None,
-            rotate: true,
-            directory: PathBuf::new(),
-            node_name: String::new(),
-            version: "",
-        });
+        let client = Role::Client(settings(Path::new("")));
         let metrics = metrics();
         assert!(std::ptr::eq(client.renew_errors(), &metrics.client_renew_errors));
         assert!(std::ptr::eq(serving.renew_errors(), &metrics.server_renew_errors));
+    }
+
+    fn settings(directory: &Path) -> IdentitySettings {
+        IdentitySettings {
+            kubeconfig: directory.join("kubeconfig"),
+            bootstrap: None,
+            rotate: true,
+            directory: directory.to_owned(),
+            node_name: String::new(),
+            version: "",
+        }
+    }
+
+    /// The Node with this address.
+    fn node(address: &str) -> Arc<WatchCache<k8s::Node>> {
+        let node = json!({"metadata": {"name": "n1"}, "status": {
+            "addresses": [{"type": "InternalIP", "address": address}],
+        }});
+        let node = Arc::new(serde_json::from_value(node).unwrap());
+        let objects = [("n1".to_owned(), node)].into();
+        Arc::new(WatchCache { objects, whole: true, live: true, ..WatchCache::default() })
+    }
+
+    #[tokio::test]
+    async fn a_pending_request_outlives_a_restart_of_the_agent() {
+        let dir = tempfile::tempdir().unwrap();
+        let (shown, watched) = watch::channel(Arc::default());
+        let link = watch::channel(None).1;
+        let (task, _trouble) =
+            IdentityTask::serving(dir.path(), "n1".to_owned(), watched, link.clone());
+        let store = Store::serving(dir.path());
+        let key = || store.pending_key().unwrap().serialize_pem();
+        let pending = key();
+        assert!(task.look().await.is_ok());
+        assert_eq!(key(), pending, "the Node is not known yet");
+        shown.send_replace(node("10.0.0.1"));
+        let made = rcgen::generate_simple_self_signed(["10.0.0.1".to_owned()]).unwrap();
+        store.put(made.cert.pem().as_bytes(), &made.signing_key.serialize_pem()).unwrap();
+        assert!(task.look().await.is_ok());
+        assert_ne!(key(), pending, "the certificate in use is good");
+
+        let settings = settings(dir.path());
+        let store = Store::client(dir.path());
+        let key = || store.pending_key().unwrap().serialize_pem();
+        let pending = key();
+        std::fs::write(&settings.kubeconfig, "half a file").unwrap();
+        let (task, _trouble) = IdentityTask::client(settings, link).unwrap();
+        assert!(task.look().await.is_ok());
+        assert_eq!(key(), pending, "the kubeconfig is not whole yet");
     }
 }
