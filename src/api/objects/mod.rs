@@ -26,10 +26,10 @@ use crate::{
     clock,
     desired::SourceSnapshot,
     model::{
-        ApiObjects, ClaimAnswer, ClaimKey, DesiredPod, NodeObjects, NodeScheduling, ObjectKey,
+        ApiObjects, ClaimAnswer, ClaimKey, DesiredPod, NodeObjects, NodeScheduling,
         PersistentSource, SavedAnswers, ServiceAccountToken, SourceKind, TokenKey,
     },
-    podspec::{claim_keys, object_refs, runtime_class, token_keys},
+    podspec::{claim_keys, runtime_class, token_keys},
     publish::PublishIfChanged as _,
 };
 use claims::Claims;
@@ -149,18 +149,16 @@ impl ObjectsTask {
         let has_ended = |key| pods.ends.get(key).is_some_and(|end| end.phase.is_some());
         let of_api = pods.pods.iter().filter(|pod| pod.origin.source == SourceKind::Api);
         let of_api = of_api.filter(|pod| !has_ended(&pod.key));
-        let (mut objects, mut tokens) = (BTreeSet::<ObjectKey>::new(), BTreeMap::new());
-        let mut claims = BTreeMap::new();
+        self.watches.follow(of_api.clone().map(|pod| &*pod.pod));
+        let (mut tokens, mut claims) = (BTreeMap::new(), BTreeMap::new());
         let mut names_class = false;
         self.namespaces.clear();
         for pod in of_api {
-            objects.extend(object_refs(&pod.pod).into_iter().map(|reference| reference.key));
             tokens.extend(token_keys(&pod.pod).into_iter().map(|key| (key, bound(pod))));
             claims.extend(claim_keys(&pod.pod).into_iter().map(|key| (key, ())));
             names_class |= runtime_class(&pod.pod).is_some();
             self.namespaces.insert(pod.key.namespace.clone());
         }
-        self.watches.follow(&objects);
         self.watches.follow_services(!self.namespaces.is_empty());
         self.watches.follow_runtime_classes(names_class);
         let now = clock::now().boot;

@@ -10,7 +10,8 @@ use super::{
 use crate::{
     desired::Knowledge,
     model::{
-        ClaimAnswer, ObjectAnswer, ObjectKind, Origin, PersistentVolume, SourceView, TokenAnswer,
+        ClaimAnswer, ObjectAnswer, ObjectKey, ObjectKind, Origin, PersistentVolume, SourceView,
+        TokenAnswer,
     },
 };
 use http::{Method, Response};

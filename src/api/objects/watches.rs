@@ -13,9 +13,9 @@ use super::{
 use crate::{
     model::{
         ClusterServices, CollectOrdered as _, DataObject, ObjectAnswer, ObjectKey, ObjectKind,
-        RuntimeClasses,
+        RuntimeClasses, k8s,
     },
-    podspec::is_linked,
+    podspec::{ObjectRef, is_linked, object_refs},
 };
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -33,12 +33,18 @@ const SERVICES: &str = "/api/v1/services";
 /// Excludes headless Services, as the kubelet does.
 const WITH_ADDRESS: &str = "spec.clusterIP!=None";
 
+/// The most ConfigMaps and Secrets of one pod that are watched. Each watch takes a stream of a
+/// connection that all pods share.
+const MAX_OBJECTS_OF_POD: usize = 500;
+
 type Cache<T> = watch::Receiver<Arc<WatchCache<T>>>;
 
 /// All watches.
 pub(super) struct Watches {
     link: watch::Receiver<Link>,
     objects: BTreeMap<ObjectKey, ObjectWatch>,
+    /// Objects without a watch, because their pods refer to more than [`MAX_OBJECTS_OF_POD`].
+    excess: BTreeSet<ObjectKey>,
     services: Option<(Cache<SeenService>, DropGuard)>,
     runtime_classes: Option<(Cache<SeenRuntimeClass>, DropGuard)>,
     tasks: JoinSet<()>,
@@ -76,6 +82,7 @@ impl Watches {
         Self {
             link,
             objects: BTreeMap::new(),
+            excess: BTreeSet::new(),
             services: None,
             runtime_classes: None,
             tasks: JoinSet::new(),
@@ -83,18 +90,36 @@ impl Watches {
         }
     }
 
-    /// Follows these objects and no others.
-    pub(super) fn follow(&mut self, wanted: &BTreeSet<ObjectKey>) {
+    /// Follows the objects that these pods refer to and no others.
+    pub(super) fn follow<'a>(&mut self, pods: impl Iterator<Item = &'a k8s::Pod>) {
+        let mut wanted = BTreeSet::new();
+        self.excess.clear();
+        for pod in pods {
+            let mut of_pod = BTreeSet::new();
+            for ObjectRef { key, .. } in object_refs(pod) {
+                if of_pod.len() < MAX_OBJECTS_OF_POD || of_pod.contains(&key) {
+                    of_pod.insert(key);
+                } else {
+                    self.excess.insert(key);
+                }
+            }
+            wanted.extend(of_pod);
+        }
+        // Another pod may refer to it.
+        self.excess.retain(|key| !wanted.contains(key));
         self.objects.retain(|key, _| wanted.contains(key));
+        let taken = self.numbers();
+        let mut free = (0..).filter(|number| !taken.contains(number));
         for key in wanted {
-            if !self.objects.contains_key(key) {
-                let watch = self.open(key);
-                self.objects.insert(key.clone(), watch);
+            if !self.objects.contains_key(&key) {
+                let watch = self.open(&key, &mut free);
+                self.objects.insert(key, watch);
             }
         }
     }
 
-    fn open(&mut self, key: &ObjectKey) -> ObjectWatch {
+    /// `free` are the numbers that no open watch has, in order.
+    fn open(&mut self, key: &ObjectKey, free: &mut impl Iterator<Item = usize>) -> ObjectWatch {
         if !is_object_name(&key.namespace) || !is_object_name(&key.name) {
             return ObjectWatch::Impossible;
         }
@@ -104,20 +129,19 @@ impl Watches {
         };
         let collection = format!("/api/v1/namespaces/{}/{kind}", key.namespace);
         let own = format!("metadata.name={}", key.name);
-        let number = self.free_number();
+        let number = free.next().unwrap_or_default();
         let (reflector, cache) = Reflector::new(&collection, own, self.link.clone());
         let stop = self.spawn(reflector.one_of_many(number), cache.clone());
         ObjectWatch::Open(OpenWatch { number, cache, refused_since: None, _stop: stop })
     }
 
-    /// The lowest number that no open watch has.
-    fn free_number(&self) -> usize {
+    /// The numbers of the open watches.
+    fn numbers(&self) -> BTreeSet<usize> {
         let number = |watch: &ObjectWatch| match watch {
             ObjectWatch::Open(open) => Some(open.number),
             ObjectWatch::Impossible | ObjectWatch::Read(_) => None,
         };
-        let taken: BTreeSet<usize> = self.objects.values().filter_map(number).collect_ordered();
-        (0..taken.len()).find(|number| !taken.contains(number)).unwrap_or(taken.len())
+        self.objects.values().filter_map(number).collect_ordered()
     }
 
     /// Opens or closes the watch of Services.
@@ -177,7 +201,13 @@ impl Watches {
         &mut self,
         now: Duration,
     ) -> (BTreeMap<ObjectKey, ObjectAnswer>, Option<Duration>) {
-        let (mut answers, mut wake_at) = (BTreeMap::new(), None);
+        let too_many = || {
+            let why = format!("the pod refers to more than {MAX_OBJECTS_OF_POD} objects");
+            ObjectAnswer::Refused(why.into())
+        };
+        let excess = self.excess.iter().map(|key| (key.clone(), too_many()));
+        let mut answers: BTreeMap<_, _> = excess.collect_ordered();
+        let mut wake_at = None;
         for (key, watch) in &mut self.objects {
             let answer = match watch {
                 ObjectWatch::Impossible => Some(ObjectAnswer::Missing),
@@ -268,5 +298,36 @@ mod tests {
         assert_eq!(after(8), Some(ObjectAnswer::Missing));
         server.send_replace(Arc::new(WatchCache { whole: true, ..refusing("no") }));
         assert_eq!(after(99), Some(ObjectAnswer::Missing), "what was seen last counts");
+    }
+
+    /// A pod that refers to Secrets with these numbers.
+    fn pod(numbers: impl Iterator<Item = usize>) -> k8s::Pod {
+        let secrets = numbers.map(|n| k8s::LocalObjectReference { name: format!("s{n}") });
+        let image_pull_secrets = Some(secrets.collect());
+        let spec = k8s::PodSpec { image_pull_secrets, ..k8s::PodSpec::default() };
+        k8s::Pod { spec: Some(spec), ..k8s::Pod::default() }
+    }
+
+    #[tokio::test]
+    async fn a_pod_with_too_many_objects_has_a_refusal_for_the_rest() {
+        let mut watches = Watches::new(watch::channel(None).1);
+        let refused = |watches: &mut Watches| {
+            let answers = watches.answers(Duration::ZERO).0.into_iter();
+            let named = answers.map(|(key, answer)| {
+                let why = "the pod refers to more than 500 objects";
+                assert_eq!(answer, ObjectAnswer::Refused(why.into()));
+                key.name.to_string()
+            });
+            named.collect::<Vec<_>>()
+        };
+        let large = pod((0..502).chain([0, 1]));
+        watches.follow([&large, &pod(600..603)].into_iter());
+        assert_eq!(refused(&mut watches), ["s500", "s501"]);
+        assert_eq!(watches.numbers(), (0..503).collect());
+        // The closed watches leave their numbers to others.
+        watches.follow([&large].into_iter());
+        watches.follow([&large, &pod(500..502), &pod(700..701)].into_iter());
+        assert_eq!(refused(&mut watches), Vec::<String>::new(), "another pod refers to them");
+        assert_eq!(watches.numbers(), (0..503).collect());
     }
 }
