@@ -68,7 +68,7 @@ pub use image_volumes::{
 pub use nfs::{NfsExportError, check_nfs_path, has_nfs_volume, nfs_export, nfs_server};
 pub use objects::{
     ObjectRef, are_objects_known, are_services_known, check_env_objects, object_refs, object_scope,
-    reads_the_same,
+    pull_secret_names, reads_the_same,
 };
 pub use oom::oom_score_adj;
 pub use priority::{priority_of_class, resolve_priority};

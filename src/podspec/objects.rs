@@ -34,10 +34,10 @@ const PULL_SECRETS: &str = "spec.imagePullSecrets";
 pub fn object_refs(pod: &k8s::Pod) -> Vec<ObjectRef> {
     let mut refs = Refs { namespace: namespace(pod), found: Vec::new() };
     let Some(spec) = &pod.spec else { return refs.found };
-    for (index, secret) in spec.image_pull_secrets.iter().flatten().enumerate() {
+    for (index, name) in pull_secret_names(spec) {
         // Images that need no credentials can be pulled without it.
         let field = || format!("{PULL_SECRETS}[{index}]");
-        refs.add(ObjectKind::Secret, &secret.name, Some(true), field);
+        refs.add(ObjectKind::Secret, name, Some(true), field);
     }
     for (index, volume) in spec.volumes.iter().flatten().enumerate() {
         refs.of_volume(volume, format_args!("spec.volumes[{index}]"));
@@ -54,6 +54,13 @@ pub fn object_refs(pod: &k8s::Pod) -> Vec<ObjectRef> {
         refs.of_container(&as_container(ephemeral), path);
     }
     refs.found
+}
+
+/// The names in `imagePullSecrets` and their indexes. As the kubelet, it skips empty names, which
+/// Helm charts make.
+pub fn pull_secret_names(spec: &k8s::PodSpec) -> impl Iterator<Item = (usize, &str)> {
+    let names = spec.image_pull_secrets.iter().flatten().map(|secret| secret.name.as_str());
+    names.enumerate().filter(|(_, name)| !name.is_empty())
 }
 
 /// The objects to which the pod can refer.

@@ -42,6 +42,8 @@ fn config_maps_and_secrets_are_followed() {
         { "name": "config", "configMap": { "name": "config" } },
         { "name": "secret", "secret": { "secretName": "secret" } },
     ]);
+    // As Helm charts make it. It names no Secret.
+    pod["spec"]["imagePullSecrets"] = json!([{ "name": "" }]);
     let container = &mut pod["spec"]["containers"][0];
     container["volumeMounts"] = json!([
         { "name": "config", "mountPath": "/config" },
@@ -67,6 +69,7 @@ fn config_maps_and_secrets_are_followed() {
         .ok();
     let read = || node.exec("web", &["cat", "/config/key"]);
     node.wait("the file follows", read, |text| text == "two");
+    assert!(!told().contains("image pull secrets"), "{}", told());
     // While the API server is away, the files stay as they were.
     node.link.tcp.refuse(true);
     node.link.tcp.cut();

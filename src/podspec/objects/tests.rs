@@ -146,8 +146,9 @@ fn every_reference_of_a_pod_is_found() {
         {"name": "g", "projected": {"sources": [{"configMap": {"name": "g"}}, {"secret": {"name": "h"}}]}},
     ]);
     let mut pod = pod_with_container(container, &volumes);
-    let secret = k8s::LocalObjectReference { name: "i".to_owned() };
-    pod.spec.as_mut().unwrap().image_pull_secrets = Some(vec![secret]);
+    // A name may be empty.
+    let secrets = ["", "i"].map(|name| k8s::LocalObjectReference { name: name.to_owned() });
+    pod.spec.as_mut().unwrap().image_pull_secrets = Some(secrets.to_vec());
     let refs = object_refs(&pod);
     let shown = refs.iter().map(|found| {
         let optional = if found.optional { " optional" } else { "" };
@@ -158,7 +159,7 @@ fn every_reference_of_a_pod_is_found() {
     assert_eq!(
         shown,
         [
-            "spec.imagePullSecrets[0] Secret default/i optional not read",
+            "spec.imagePullSecrets[1] Secret default/i optional not read",
             "spec.volumes[0].configMap ConfigMap default/e",
             "spec.volumes[1].secret Secret default/f optional",
             "spec.volumes[2].projected.sources[0].configMap ConfigMap default/g",

@@ -5,7 +5,7 @@ use crate::{
     image::{ImageEvent, PullPolicy, PullRequest},
     model::{DataObject, Event, EventKind, ObjectKey, ObjectKind, ObjectSight, k8s},
     plan::{Fetch, Fetched},
-    podspec::{container_of, is_static, needed_images, object_scope},
+    podspec::{container_of, is_static, needed_images, object_scope, pull_secret_names},
 };
 use std::sync::Arc;
 
@@ -49,14 +49,13 @@ pub(in crate::worker) async fn fetch(host: &Host, request: &Request, fetch: &Fet
 /// The Secrets for pulls. The image may be public or present, so one that is missing is an event and
 /// no failure.
 pub(super) fn pull_secrets(host: &Host, request: &Request, pod: &k8s::Pod) -> Vec<Arc<DataObject>> {
-    let names = pod.spec.iter().flat_map(|spec| spec.image_pull_secrets.iter().flatten());
     let (mut found, mut missing) = (Vec::new(), Vec::new());
-    for secret in names {
-        let key = ObjectKey::new(ObjectKind::Secret, &request.key.namespace, &secret.name);
+    for (_, name) in pod.spec.iter().flat_map(pull_secret_names) {
+        let key = ObjectKey::new(ObjectKind::Secret, &request.key.namespace, name);
         match request.objects.sight(object_scope(pod), &key) {
             ObjectSight::Found(object) => found.push(Arc::clone(object)),
             ObjectSight::Missing | ObjectSight::Refused(_) | ObjectSight::Unknown => {
-                missing.push(secret.name.as_str());
+                missing.push(name);
             }
         }
     }
