@@ -99,12 +99,15 @@ impl EventsTask {
             let kept: HashSet<u64> = log.entries.iter().map(|entry| entry.number).collect();
             written.retain(|number, _| kept.contains(number));
         }
-        let mut wait = Duration::MAX;
+        let mut pass = Pass::default();
         for entry in &log.entries {
             if is_written(entry, written) {
                 continue;
             }
             let object = to_object(entry, &self.node);
+            if pass.leaves_out(&object) {
+                continue;
+            }
             let now = clock::now().boot;
             let involved = &object.involved_object;
             let subject = format!(
@@ -113,7 +116,7 @@ impl EventsTask {
                 involved.name.as_deref().unwrap_or_default()
             );
             if !may_write(allowances, &subject, now) {
-                wait = wait.min(LATER);
+                pass.wait = LATER;
                 continue;
             }
             while let Some(rest) = self.budget.as_mut().and_then(|b| b.wait(clock::now().boot)) {
@@ -125,24 +128,55 @@ impl EventsTask {
                     charge(allowances, subject, now);
                     written.insert(entry.number, entry.count);
                 }
-                // The others are not held up by it.
-                Err(error) if error.is_of_webhook() => {
-                    tracing::debug!(err = %error, "cannot write an event");
-                    wait = wait.min(LATER);
-                }
                 Err(error) => {
-                    self.publish_waiting(log, written);
-                    return Err(error);
+                    if let Err(error) = pass.go_on_after(error, &object) {
+                        self.publish_waiting(log, written);
+                        return Err(error);
+                    }
                 }
             }
         }
         self.publish_waiting(log, written);
-        Ok(wait)
+        Ok(pass.wait)
     }
 
     fn publish_waiting(&self, log: &EventLog, written: &Written) {
         let waiting = log.entries.iter().filter(|entry| !is_written(entry, written)).count();
         self.waiting.publish_if_changed(waiting);
+    }
+}
+
+/// One look at all entries.
+struct Pass {
+    /// Before the next one, when nothing happens meanwhile.
+    wait: Duration,
+    /// The namespace of the write that had no answer in time.
+    late_in: Option<String>,
+}
+
+impl Default for Pass {
+    fn default() -> Self {
+        Self { wait: Duration::MAX, late_in: None }
+    }
+}
+
+impl Pass {
+    /// Events of a namespace whose webhook hangs wait for the next pass.
+    fn leaves_out(&self, event: &k8s::Event) -> bool {
+        self.late_in.is_some() && self.late_in == event.metadata.namespace
+    }
+
+    /// Goes on after a failure that may have to do with this event alone. If the API server itself
+    /// hangs, the next write fails, too.
+    fn go_on_after(&mut self, error: ApiError, event: &k8s::Event) -> Result<(), ApiError> {
+        if matches!(error, ApiError::Late(_)) && self.late_in.is_none() {
+            self.late_in.clone_from(&event.metadata.namespace);
+        } else if !error.is_of_webhook() {
+            return Err(error);
+        }
+        tracing::debug!(err = %error, "cannot write an event");
+        self.wait = LATER;
+        Ok(())
     }
 }
 
@@ -205,6 +239,7 @@ mod tests {
 
     use super::*;
     use crate::{
+        api::Status,
         event::Annotations,
         model::{Event, EventKind, EventTarget},
     };
@@ -275,5 +310,35 @@ mod tests {
         let of = |count| [request("PATCH", count), request("POST", count)];
         let expected: Vec<_> = [request("POST", 1)].into_iter().chain(of(3)).chain(of(4)).collect();
         assert_eq!(requests_for_repeats(404).await, expected);
+    }
+
+    #[test]
+    fn a_webhook_that_hangs_holds_up_one_namespace_alone() {
+        let event = |namespace: &str| {
+            let mut event = to_object(&log_of(1).entries[0], "n1");
+            event.metadata.namespace = Some(namespace.to_owned());
+            event
+        };
+        let late = || ApiError::Late(Duration::from_secs(10));
+        let mut pass = Pass::default();
+        assert!(!pass.leaves_out(&event("a")));
+        assert_eq!(pass.go_on_after(late(), &event("a")), Ok(()));
+        assert_eq!([pass.leaves_out(&event("a")), pass.leaves_out(&event("b"))], [true, false]);
+        assert_eq!(pass.wait, LATER);
+        assert_eq!(pass.go_on_after(late(), &event("b")), Err(late()), "the server hangs");
+        let away = || ApiError::Failed("connection refused".to_owned());
+        assert_eq!(Pass::default().go_on_after(away(), &event("a")), Err(away()));
+    }
+
+    #[test]
+    fn a_denial_by_a_webhook_is_the_last_word() {
+        let of_webhook = |code, message: &str| {
+            let message = format!("{message} \"a.example\"");
+            ApiError::Refused(Box::new(Status { code, message, ..Status::default() }))
+        };
+        let denied = |code| of_webhook(code, "admission webhook");
+        assert_eq!([settled(denied(400)), settled(denied(403))], [Ok(()), Ok(())]);
+        let failed = || of_webhook(500, "failed calling webhook");
+        assert_eq!(settled(failed()), Err(failed()));
     }
 }
