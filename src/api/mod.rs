@@ -72,33 +72,40 @@ pub const MAX_REFUSAL_PAUSE: Duration = Duration::from_secs(20);
 
 /// The pause before the next try: doubles from 100 ms up to [`MAX_PAUSE`] or
 /// [`MAX_REFUSAL_PAUSE`], each shortened at random by up to a quarter, so that the nodes of a
-/// cluster do not all come back at once.
+/// cluster do not all come back at once. Failures while the API server is away do not lengthen the
+/// pause after a refusal: it may refuse everything for a moment when it is back.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Pause {
     failures: u32,
+    refusals: u32,
 }
 
 impl Pause {
     /// How long to wait after one more failure.
     pub fn after_failure(&mut self) -> Duration {
-        self.next(MAX_PAUSE)
+        pause(&mut self.failures, MAX_PAUSE)
     }
 
     /// How long to wait after one more refusal.
     pub fn after_refusal(&mut self) -> Duration {
-        self.next(MAX_REFUSAL_PAUSE)
+        pause(&mut self.refusals, MAX_REFUSAL_PAUSE)
     }
 
-    fn next(&mut self, longest: Duration) -> Duration {
-        let full = FIRST_PAUSE.saturating_mul(1 << self.failures.min(8)).min(longest);
-        self.failures = self.failures.saturating_add(1);
-        full - jitter(full / 4)
+    /// How long to wait after one more error.
+    pub fn after(&mut self, error: &ApiError) -> Duration {
+        if error.is_refusal() { self.after_refusal() } else { self.after_failure() }
     }
 
     /// After a success.
     pub fn reset(&mut self) {
-        self.failures = 0;
+        *self = Self::default();
     }
+}
+
+fn pause(count: &mut u32, longest: Duration) -> Duration {
+    let full = FIRST_PAUSE.saturating_mul(1 << (*count).min(8)).min(longest);
+    *count = count.saturating_add(1);
+    full - jitter(full / 4)
 }
 
 /// What does not work, and since when.
@@ -146,5 +153,22 @@ mod tests {
         }
         pause.reset();
         assert!(pause.after_failure() <= FIRST_PAUSE);
+    }
+
+    #[test]
+    fn refusals_have_longer_pauses_of_their_own() {
+        let refused = |code| ApiError::Refused(Box::new(Status { code, ..Status::default() }));
+        let mut pause = Pause::default();
+        let mut longest = |error: &ApiError| {
+            let first = pause.after(error);
+            (first, (0..10).map(|_| pause.after(error)).max().unwrap_or_default())
+        };
+        let (first, last) = longest(&ApiError::Late(REQUEST_DEADLINE));
+        assert!(first <= FIRST_PAUSE && last <= MAX_PAUSE, "{first:?} {last:?}");
+        let (first, last) = longest(&refused(403));
+        assert!(first <= FIRST_PAUSE, "it may only be starting: {first:?}");
+        assert!(last > MAX_REFUSAL_PAUSE / 2 && last <= MAX_REFUSAL_PAUSE, "{last:?}");
+        let (_, last) = longest(&refused(500));
+        assert!(last <= MAX_PAUSE, "{last:?}");
     }
 }

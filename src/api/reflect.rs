@@ -159,31 +159,28 @@ impl<T: Watched> Reflector<T> {
                 },
                 outcome = self.follow(&clients, from) => outcome,
             };
+            // One that ends at once, or that never shows everything, is not asked again at once.
+            if self.published.borrow().live && begun.elapsed() >= WORTHWHILE {
+                pause.reset();
+            }
             // A server without initial events is asked for them again after each failure: the next
             // one may be newer.
-            let (mut resumes, mut sends_too_much) = (false, false);
-            match outcome {
+            let mut resumes = false;
+            let wait = match outcome {
                 Ok(End::TimeOver { seen, version }) => {
                     resumes = true;
                     begin = Begin::Resume { seen, version };
+                    pause.after_failure()
                 }
-                Ok(End::Over) => {}
+                Ok(End::Over) => pause.after_failure(),
                 Ok(End::NoInitialEvents) => {
                     begin = Begin::List;
                     continue;
                 }
                 Err(error) => {
-                    sends_too_much = error.is_too_much();
                     self.tell(&error);
+                    pause.after(&error)
                 }
-            }
-            // One that ends at once, or that never shows everything, is not asked again at once.
-            if self.published.borrow().live && begun.elapsed() >= WORTHWHILE {
-                pause.reset();
-            }
-            let pause = match sends_too_much {
-                true => pause.after_refusal(),
-                false => pause.after_failure(),
             };
             self.published.send_if_modified(|picture| {
                 let ends = picture.live && !resumes;
@@ -194,7 +191,7 @@ impl<T: Watched> Reflector<T> {
             });
             tokio::select! {
                 () = shutdown.cancelled() => return,
-                () = tokio::time::sleep(pause) => {}
+                () = tokio::time::sleep(wait) => {}
                 // The credentials are others, so why wait? The server may be another one too.
                 _ = link.changed() => {
                     link.mark_changed();
