@@ -110,8 +110,8 @@ enum Begin<T> {
 enum End<T> {
     /// The time that was asked for is over: it goes on from this version.
     TimeOver { seen: Seen<T>, version: String },
-    /// It ended early, its version is too old, or everything is due again. The next one begins with
-    /// everything.
+    /// It ended early, its version is too old, everything is due again, or there is room for what
+    /// was left out. The next one begins with everything.
     Over,
     /// The server does not send initial events.
     NoInitialEvents,
@@ -280,6 +280,9 @@ impl<T: Watched> Reflector<T> {
                     410 => return Ok(End::Over),
                     _ => return Err(answer::refused(*status)),
                 },
+            }
+            if seen.has_room_again() {
+                return Ok(End::Over);
             }
         }
     }
@@ -533,5 +536,50 @@ mod tests {
         let (mut seen, version) = listed.unwrap_or_else(|error| panic!("{error}"));
         assert_eq!(version, "7");
         assert_eq!(names(&seen.take_all().unwrap()), ["n1", "n2"]);
+    }
+
+    /// An object that takes more than half of the room.
+    #[derive(Clone, serde::Deserialize)]
+    struct Large {
+        metadata: serde_json::Value,
+    }
+
+    impl Watched for Large {
+        const MAX_WEIGHT: usize = 10_000;
+        const LEAVES_OUT: bool = true;
+
+        fn key(&self) -> String {
+            self.metadata["name"].as_str().unwrap().to_owned()
+        }
+
+        fn head(&self) -> answer::ObjectHead {
+            answer::ObjectHead { uid: self.key(), ..answer::ObjectHead::default() }
+        }
+
+        fn weight(&self) -> usize {
+            6_000
+        }
+    }
+
+    #[tokio::test]
+    async fn a_watch_begins_anew_when_there_is_room_for_more() {
+        const LINES: [&str; 4] = [
+            r#"{"type": "ADDED", "object": {"metadata": {"name": "1"}}}"#,
+            r#"{"type": "ADDED", "object": {"metadata": {"name": "2"}}}"#,
+            FIRST[1],
+            r#"{"type": "DELETED", "object": {"metadata": {"name": "1"}}}"#,
+        ];
+        let long = Duration::from_secs(3600);
+        let client = ApiClient::new(move |_| {
+            let answer = Response::new(body(&LINES, long));
+            async { Ok(answer) }
+        });
+        let link = Some(Arc::new(Clients::of_client(&client)));
+        let (reflector, picture) =
+            Reflector::<Large>::new("/api/v1/pods", String::new(), watch::channel(None).1);
+        let watched = reflector.follow(&link, Begin::InitialEvents);
+        let end = tokio::time::timeout(Duration::from_secs(30), watched).await;
+        assert!(matches!(end, Ok(Ok(End::Over))));
+        assert_eq!(picture.borrow().left_out.keys().collect::<Vec<_>>(), ["2"]);
     }
 }

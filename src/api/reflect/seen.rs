@@ -105,6 +105,8 @@ pub(super) struct Seen<T> {
     weight: usize,
     /// Of that, pods that have ended.
     weight_of_ended: usize,
+    /// The smallest weight of a pod that is left out for lack of room, and that has not ended.
+    smallest_left_out: Option<usize>,
     since: Instant,
 }
 
@@ -118,7 +120,14 @@ struct Weight {
 impl<T> Default for Seen<T> {
     fn default() -> Self {
         let (coming, weights) = (Some(WatchCache::default()), BTreeMap::new());
-        Self { coming, weights, weight: 0, weight_of_ended: 0, since: Instant::now() }
+        Self {
+            coming,
+            weights,
+            weight: 0,
+            weight_of_ended: 0,
+            smallest_left_out: None,
+            since: Instant::now(),
+        }
     }
 }
 
@@ -163,6 +172,10 @@ impl<T: Watched> Seen<T> {
             self.add_weight(&key, weight);
             Found::Object(Arc::new(object))
         } else {
+            if !weight.ended {
+                let smallest = self.smallest_left_out.map_or(bytes, |known| known.min(bytes));
+                self.smallest_left_out = Some(smallest);
+            }
             self.leave_out(&key, head, ApiError::TooMuch)?
         };
         Ok((key, found))
@@ -222,6 +235,16 @@ impl<T: Watched> Seen<T> {
             }
             None => true,
         }
+    }
+
+    /// True when an object that was left out would fit by now, and an eighth of the room would still
+    /// be free: what the server has is to be shown again. There is as much room only when others
+    /// have gone since, so what is shown then does not lead to this again.
+    pub(super) fn has_room_again(&self) -> bool {
+        self.is_whole()
+            && self.smallest_left_out.is_some_and(|bytes| {
+                self.weight.saturating_add(bytes) <= T::MAX_WEIGHT - T::MAX_WEIGHT / 8
+            })
     }
 
     /// Whether another watch may go on from here: everything was shown, not too long ago.
@@ -351,5 +374,24 @@ mod tests {
         let left_out: Vec<_> =
             picture.left_out.iter().map(|(key, one)| (key.as_str(), one.head.phase)).collect();
         assert_eq!(left_out, [("e", Some(TerminalPhase::Failed))]);
+    }
+
+    #[test]
+    fn room_for_what_was_left_out_is_noticed() {
+        let (mut seen, nothing) = (Seen::default(), WatchCache::default());
+        let take = |seen: &mut Seen<_>, taken: MaybeRead<Thing<true>>| {
+            assert!(seen.take(taken, &nothing).is_ok());
+            seen.has_room_again()
+        };
+        for taken in [thing("a", 40_000), thing("b", 40_000), ended("c", 30_000)] {
+            assert!(!take(&mut seen, taken));
+        }
+        seen.take_all();
+        assert!(!take(&mut seen, thing("a", 1_000)), "only a pod that has ended is left out");
+        assert!(!take(&mut seen, thing("a", 40_000)));
+        assert!(!take(&mut seen, thing("d", 30_000)));
+        assert!(!take(&mut seen, thing("b", 25_000)), "there is room, but hardly more");
+        seen.remove("b");
+        assert!(seen.has_room_again());
     }
 }
