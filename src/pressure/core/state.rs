@@ -138,7 +138,7 @@ pub struct PressureState {
     held: BTreeSet<Pressure>,
     /// Time of the last reading of each signal.
     last: BTreeMap<Signal, Duration>,
-    /// Time of the last reading of each signal that was acted on.
+    /// Readings of a signal up to this time begin no step.
     used: BTreeMap<Signal, Duration>,
     /// Readings up to this time do not show the effect of the last action.
     done_at: Option<Duration>,
@@ -160,6 +160,12 @@ impl PressureState {
     /// time). Earlier readings do not show its effect and are not used.
     pub fn acted(&mut self, at: Duration) {
         self.done_at = self.done_at.max(Some(at));
+    }
+
+    /// Notes that a step was begun or was in vain for a signal. Readings up to `at` begin no other.
+    pub fn use_readings(&mut self, signal: Signal, at: Duration) {
+        let used = self.used.entry(signal).or_default();
+        *used = at.max(*used);
     }
 
     /// True when a reading of this time does not show the effect of the last action.
@@ -295,8 +301,9 @@ impl PressureState {
         changes
     }
 
-    /// The thresholds for which to act. Only readings that are newer than the last action count.
-    fn act(&mut self, due: &[Met], waiting: &BTreeSet<Pressure>) -> Vec<Acting> {
+    /// The thresholds for which to act. Only readings that are newer than the last action and were
+    /// not used for a step count.
+    fn act(&self, due: &[Met], waiting: &BTreeSet<Pressure>) -> Vec<Acting> {
         let new = |met: &&Met| {
             let signal = met.threshold.signal;
             Some(met.reading.at) > self.used.get(&signal).copied()
@@ -320,7 +327,6 @@ impl PressureState {
             let signal = acting.threshold.signal;
             (signal.condition() != Pressure::Memory, !acting.threshold.is_hard(), acting.threshold)
         });
-        self.used.extend(acting.iter().map(|acting| (acting.threshold.signal, acting.reading.at)));
         acting
     }
 

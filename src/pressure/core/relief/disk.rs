@@ -139,14 +139,13 @@ impl Relief {
         acting: &Acting,
         seen: &Seen<'_>,
         effects: &mut Effects,
-    ) -> bool {
+    ) {
         if self.disk.clear_dead(acting, seen) || self.disk.free_images(acting, seen, effects) {
-            return true;
+            return;
         }
         self.disk.step = DiskStep::Measuring(*acting);
         let pods = self.candidates(seen).cloned().collect();
         effects.actions.push(ReliefAction::Measure { purpose: MeasurePurpose::Disk, pods });
-        true
     }
 
     /// Evicts a pod by a measurement of disks. Returns true when a pod was told to stop.

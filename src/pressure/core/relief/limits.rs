@@ -70,6 +70,8 @@ impl Relief {
         let LimitsCheck::Measured(pods) = std::mem::take(&mut self.limits.check) else {
             return false;
         };
+        // Counted from the end: without a pause, long checks would leave the disks no turn.
+        self.limits.due = seen.now.boot.saturating_add(LONGEST_PAUSE);
         let candidates = self.still_candidates(&pods, seen);
         let over = over_limits(&candidates, seen.layout, seen.settings.static_pods);
         if over.is_empty() {

@@ -407,12 +407,10 @@ impl Relief {
         if self.act_on_measured(step, seen, effects) {
             return;
         }
-        for acting in &step.acting {
-            if self.may_act(acting, seen.now) && self.relieve(acting, seen, effects) {
-                return;
-            }
+        match step.acting.iter().find(|acting| self.may_act(acting, seen.now)) {
+            Some(acting) => self.relieve(acting, seen, effects),
+            None => self.check_limits(seen, effects),
         }
-        self.check_limits(seen, effects);
     }
 
     fn act_on_measured(
@@ -426,18 +424,16 @@ impl Relief {
             || self.evict_for_limits(seen, effects)
     }
 
-    /// Begins a step for a threshold; false when there is none to begin.
-    fn relieve(&mut self, acting: &Acting, seen: &Seen<'_>, effects: &mut Effects) -> bool {
+    /// Begins a step for a threshold. Other thresholds keep their readings for the next round.
+    fn relieve(&mut self, acting: &Acting, seen: &Seen<'_>, effects: &mut Effects) {
         let signal = acting.threshold.signal;
+        self.state.use_readings(signal, acting.reading.at);
         if self.reported.insert(signal) {
             effects.actions.push(ReliefAction::ReportThreshold(signal));
         }
         match signal.condition() {
-            Pressure::Memory if self.reclaim_page_cache(acting, seen.now, effects) => true,
-            Pressure::Memory | Pressure::Pid => {
-                self.measure_for_memory(acting, seen, effects);
-                true
-            }
+            Pressure::Memory if self.reclaim_page_cache(acting, seen.now, effects) => {}
+            Pressure::Memory | Pressure::Pid => self.measure_for_memory(acting, seen, effects),
             Pressure::Disk => self.relieve_disk(acting, seen, effects),
         }
     }
@@ -522,8 +518,8 @@ impl Relief {
         *before = now;
     }
 
-    /// No pod can be evicted for a threshold: another threshold of the same track gets its turn, and
-    /// the users outside of pods are reported.
+    /// No pod can be evicted for a threshold: another threshold gets its turn, a newer reading is
+    /// needed for another try, and the users outside of pods are reported.
     fn note_futile(
         &mut self,
         acting: &Acting,
@@ -535,6 +531,7 @@ impl Relief {
         const PERIOD: Duration = Duration::from_secs(600);
         let signal = acting.threshold.signal;
         self.futile.insert(acting.threshold, now.boot);
+        self.state.use_readings(signal, now.boot);
         let last = self.searched.get(&signal);
         if last.is_some_and(|last| now.boot.saturating_sub(*last) < PERIOD) {
             return;

@@ -98,7 +98,6 @@ impl Seen {
             assert!(acting.reading.at - *since >= grace, "before its grace: {acting:?}");
             assert!(acting.shortfall > 0);
         }
-        self.acted.extend(step.acting.iter().map(|a| (a.threshold.signal, a.reading.at)));
         self.conditions(settings, step, now);
         let order: Vec<(bool, bool)> = step
             .acting
@@ -194,9 +193,14 @@ proptest! {
                 .collect();
             seen.check(&settings, &usable, &step, now);
             last.extend(usable);
-            if done && !step.acting.is_empty() {
-                state.acted(now);
-                seen.done = Some(now);
+            // The others keep their readings.
+            if let Some(first) = step.acting.first() {
+                state.use_readings(first.threshold.signal, first.reading.at);
+                seen.acted.insert(first.threshold.signal, first.reading.at);
+                if done {
+                    state.acted(now);
+                    seen.done = Some(now);
+                }
             }
         }
     }

@@ -171,9 +171,11 @@ fn without_a_period_a_condition_holds_while_it_is_seen() {
 fn nothing_is_acted_on_twice_by_one_reading() {
     let mut node = hard_memory();
     let first = node.now;
-    assert_eq!(acted(&node.memory(0, 50)), ["memory.available!"]);
-    node.now += seconds(1);
     let same = Readings::from([mib(Signal::MemoryAvailable, 50, first)]);
+    assert_eq!(acted(&node.step(&same)), ["memory.available!"]);
+    assert_eq!(acted(&node.step(&same)), ["memory.available!"], "no step was begun");
+    node.state.use_readings(Signal::MemoryAvailable, first);
+    node.now += seconds(1);
     let step = node.step(&same);
     assert!(step.acting.is_empty() && step.met.len() == 1, "met, as it was");
     assert!(holds(&step, Pressure::Memory));

@@ -196,6 +196,53 @@ fn pods_above_a_limit_of_their_own_are_evicted_together() {
     assert_eq!(world.round(9000), ["measure limits of small"], "every ten seconds");
 }
 
+/// A world in which the check of `limited`'s own limits lasts.
+fn checking_limits() -> World {
+    let mut world = World::new(settings(thresholds("nodefs.available=100Mi", "", "", "")));
+    let limited = json!({"volumes": [{"name": "v", "emptyDir": {"sizeLimit": "10Mi"}}]});
+    world.run(Pod::new("limited", limited).volume("v", space(MI, 1)));
+    world.round(0);
+    assert_eq!(world.round(2000), ["measure limits of limited"]);
+    assert!(world.round(15_000).is_empty());
+    world
+}
+
+#[test]
+fn a_disk_gets_its_turn_when_a_check_of_limits_ends() {
+    let mut world = checking_limits();
+    world.read(Signal::NodefsAvailable, 60 * MI);
+    assert!(world.round(500).is_empty());
+    world.answer();
+    world.read_at = Some(world.now.boot);
+    assert_eq!(world.round(1), ["free images"], "by the reading that waits");
+    world.relief.fold(Outcome::ImagesFreed(None));
+    assert!(world.round(500).is_empty(), "once");
+}
+
+#[test]
+fn a_long_check_of_limits_is_followed_by_a_pause() {
+    let mut world = checking_limits();
+    world.answer();
+    assert!(world.round(1).is_empty() && world.round(9_000).is_empty());
+    assert_eq!(world.round(1000), ["measure limits of limited"]);
+}
+
+#[test]
+fn disks_are_not_measured_again_by_a_reading_from_before_the_end() {
+    let mut world = hard_disk();
+    world.read(Signal::NodefsAvailable, 60 * MI);
+    assert_eq!(world.round(50), ["free images"]);
+    world.relief.fold(Outcome::ImagesFreed(None));
+    assert_eq!(world.round(500), ["measure disks of "]);
+    assert!(world.round(500).is_empty());
+    world.read_at = Some(world.now.boot);
+    world.answer();
+    assert_eq!(world.round(100), ["no pod helps"]);
+    assert!(world.round(100).is_empty());
+    world.read_at = None;
+    assert_eq!(world.round(100), ["measure disks of "]);
+}
+
 #[test]
 fn limits_are_not_checked_while_an_evicted_pod_leaves() {
     let mut world = evicted();

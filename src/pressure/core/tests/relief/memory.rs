@@ -256,6 +256,19 @@ fn a_signal_that_no_pod_relieves_does_not_hold_up_another() {
 }
 
 #[test]
+fn memory_that_no_pod_relieves_leaves_disks_their_turn() {
+    let mut world = World::new(hard("memory.available=100Mi nodefs.available=100Mi"));
+    world.round(0);
+    world.read(Signal::MemoryAvailable, 60 * MI);
+    assert_eq!(world.round(2000), ["reclaim page cache"]);
+    without_page_cache(&mut world);
+    world.read(Signal::NodefsAvailable, 60 * MI);
+    assert_eq!(world.round(50), ["measure cgroups of "]);
+    world.answer();
+    assert_eq!(world.round(0), ["no pod helps", "free images"], "by the reading of the disk");
+}
+
+#[test]
 fn pods_of_an_api_server_are_evicted_before_static_ones() {
     let mut world = hard_memory();
     world.run(hog());

@@ -20,6 +20,8 @@ struct World {
     signals: BTreeMap<Signal, (u64, u64)>,
     pods: BTreeMap<PodKey, Arc<PodView>>,
     usage: BTreeMap<PodKey, PodUse>,
+    /// Boot time of all readings; `None`: they are new in each round.
+    read_at: Option<Duration>,
     listed: bool,
     known_uids: Option<BTreeSet<PodUid>>,
     kubepods_known: bool,
@@ -47,6 +49,7 @@ impl World {
             signals: BTreeMap::new(),
             pods: BTreeMap::new(),
             usage: BTreeMap::new(),
+            read_at: None,
             listed: true,
             known_uids: None,
             kubepods_known: true,
@@ -108,11 +111,11 @@ impl World {
         self.signals.get_mut(&signal).unwrap().0 = available;
     }
 
-    /// One round after this many milliseconds, by new readings.
+    /// One round after this many milliseconds, by new readings unless `read_at` is set.
     fn round(&mut self, after_millis: u64) -> Vec<String> {
         self.now.boot += Duration::from_millis(after_millis);
         self.now.wall += Duration::from_millis(after_millis);
-        let at = self.now.boot;
+        let at = self.read_at.unwrap_or(self.now.boot);
         let readings: Readings = self
             .signals
             .iter()
