@@ -169,7 +169,6 @@ mod tests {
         for (why, ago, again) in [
             (None, soon, None),
             (None, long, Some(Duration::ZERO)),
-            (Some(NoReading::NoInodes { path: path.clone() }), soon, None),
             (Some(NoReading::Hung { path, seconds: 2 }), soon, None),
             (Some(unreadable), Duration::ZERO, Some(ASK_AGAIN)),
             (Some(moved), Duration::ZERO, Some(Duration::ZERO)),

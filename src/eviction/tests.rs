@@ -6,6 +6,7 @@ use crate::{
     event,
     model::{CgroupDriver, Hold, HoldStop, PodKey, Signal},
     pressure::core::{Cause, PressureState},
+    signals::Disks,
 };
 use std::{collections::BTreeMap, fs};
 use tempfile::TempDir;
@@ -132,6 +133,24 @@ async fn an_action_that_is_not_possible_is_planned_again_at_once() {
     plan.actions = vec![ReliefAction::FreeImages { bytes: None }];
     assert!(!rig.task.execute(&plan).await);
     assert!(rig.task.execute(&plan).await, "an earlier request still waits");
+}
+
+#[tokio::test]
+async fn a_file_system_without_inodes_is_known_and_not_shown() {
+    let mut rig = Rig::start();
+    let signal = Signal::NodefsInodesFree;
+    let settings = &mut rig.task.settings;
+    settings.thresholds.retain(|threshold| threshold.signal == signal);
+    assert_eq!(settings.thresholds.len(), 1);
+    let settings = settings.clone();
+    // It has no table of inodes, like btrfs.
+    let sample = Disks::new(Path::new("/proc")).sample(Duration::from_secs(10)).await;
+    rig.task.readings.sample.update(sample);
+    let (readings, now) = (&rig.task.readings.sample.readings, clock::now());
+    let step = PressureState::default().step(&settings, readings, now.boot);
+    assert!(step.known && step.met.is_empty() && step.problems.is_empty(), "{step:?}");
+    assert_eq!(step.looks[&signal], Duration::from_secs(10));
+    assert_eq!(rig.task.signals(&step, &settings, now), []);
 }
 
 #[tokio::test]

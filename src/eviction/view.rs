@@ -101,7 +101,7 @@ impl EvictionTask {
         });
     }
 
-    fn signals(
+    pub(super) fn signals(
         &mut self,
         step: &PressureStep,
         settings: &EvictionSettings,
@@ -111,6 +111,10 @@ impl EvictionTask {
         for threshold in &settings.thresholds {
             let signal = threshold.signal;
             let reading = self.readings.shown(signal);
+            // A file system without a table of inodes.
+            if reading.is_some_and(|reading| reading.capacity == 0) {
+                continue;
+            }
             let mark = reading.map(|reading| threshold.value.resolve(reading.capacity));
             if let Some(view) = views.iter_mut().find(|view| view.signal == signal) {
                 view.thresholds.push(text(threshold));

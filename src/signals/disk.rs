@@ -224,8 +224,8 @@ impl VolumeDisks {
         let told = |(path, answer): (PathBuf, Result<(FileSystemUse, Duration), _>)| {
             let (found, at) = answer.ok()?;
             let at = now.wall.checked_sub(now.boot.saturating_sub(at)).unwrap_or(now.wall);
-            let fs =
-                FsStats { at, bytes: found.bytes(&path).ok()?, inodes: found.inodes(&path).ok() };
+            let inodes = found.inodes(&path).ok().filter(|(_, all)| *all > 0);
+            let fs = FsStats { at, bytes: found.bytes(&path).ok()?, inodes };
             let taken = found.blocks.saturating_sub(found.blocks_free);
             Some((path, (fs, taken.saturating_mul(found.block))))
         };

@@ -301,7 +301,8 @@ fn node_stats(cgroups: &Cgroups, disks: &DiskSample, depth: StatsDepth) -> NodeS
 
 fn fs_stats(disks: &DiskSample, bytes: Signal, inodes: Signal, now: Now) -> Option<FsStats> {
     let read = disks.sample.readings.get(&bytes)?;
-    let inodes = disks.sample.readings.get(&inodes);
+    // Without a table of inodes there is nothing to tell.
+    let inodes = disks.sample.readings.get(&inodes).filter(|inodes| inodes.capacity > 0);
     Some(FsStats {
         at: now.wall.checked_sub(now.boot.saturating_sub(read.at)).unwrap_or(now.wall),
         bytes: (read.available, read.capacity),

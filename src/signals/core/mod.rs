@@ -58,12 +58,6 @@ pub enum NoReading {
         /// The path.
         path: PathBuf,
     },
-    /// A file system without a table of inodes, like btrfs: nothing that could run out.
-    #[error("the file system of {path:?} does not count inodes")]
-    NoInodes {
-        /// A path on it.
-        path: PathBuf,
-    },
     /// `allocatableMemory.available` where nothing bounds all pods together.
     #[error("all pods together have no memory limit")]
     NoLimit,
