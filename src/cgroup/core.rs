@@ -64,6 +64,11 @@ impl Setting {
     fn new(controller: &'static str, file: &str, value: String) -> Self {
         Self { controller, file: file.to_owned(), value, optional: false }
     }
+
+    /// A limit. A kernel without its file has none to lift.
+    fn limit(controller: &'static str, file: &str, limit: i64, value: String) -> Self {
+        Self { optional: limit < 0, ..Self::new(controller, file, value) }
+    }
 }
 
 /// The files of cgroup v1 that hold `limits`, in the order of writing.
@@ -75,14 +80,15 @@ pub(super) fn settings_v1(limits: &Limits) -> Vec<Setting> {
     }
     if let Some((quota, period)) = limits.cpu_quota_micros {
         // The period first: a quota is checked against the period that is in force.
-        settings.push(Setting::new("cpu", "cpu.cfs_period_us", period.to_string()));
-        settings.push(Setting::new("cpu", "cpu.cfs_quota_us", quota.to_string()));
+        settings.push(Setting::limit("cpu", "cpu.cfs_period_us", quota, period.to_string()));
+        settings.push(Setting::limit("cpu", "cpu.cfs_quota_us", quota, quota.to_string()));
     }
     if let Some(bytes) = limits.memory_bytes {
-        settings.push(Setting::new("memory", "memory.limit_in_bytes", bytes.to_string()));
+        let value = bytes.to_string();
+        settings.push(Setting::limit("memory", "memory.limit_in_bytes", bytes, value));
     }
     if let Some(pids) = limits.pids {
-        settings.push(Setting::new("pids", "pids.max", pids.to_string()));
+        settings.push(Setting::limit("pids", "pids.max", pids, or_max(pids)));
     }
     for (size, bytes) in &limits.hugepages {
         let file = format!("hugetlb.{size}.limit_in_bytes");
@@ -102,14 +108,14 @@ pub(super) fn settings_v2(limits: &Limits) -> Vec<Setting> {
         settings.push(Setting::new("cpu", "cpu.weight", weight_of_shares(shares).to_string()));
     }
     if let Some((quota, period)) = limits.cpu_quota_micros {
-        let quota = if quota < 0 { "max".to_owned() } else { quota.to_string() };
-        settings.push(Setting::new("cpu", "cpu.max", format!("{quota} {period}")));
+        let value = format!("{} {period}", or_max(quota));
+        settings.push(Setting::limit("cpu", "cpu.max", quota, value));
     }
     if let Some(bytes) = limits.memory_bytes {
-        settings.push(Setting::new("memory", "memory.max", or_max(bytes)));
+        settings.push(Setting::limit("memory", "memory.max", bytes, or_max(bytes)));
     }
     if let Some(pids) = limits.pids {
-        settings.push(Setting::new("pids", "pids.max", or_max(pids)));
+        settings.push(Setting::limit("pids", "pids.max", pids, or_max(pids)));
     }
     for (size, bytes) in &limits.hugepages {
         settings.push(Setting::new("hugetlb", &format!("hugetlb.{size}.max"), bytes.to_string()));
@@ -141,8 +147,8 @@ pub fn node_limits(capacity: &NodeCapacity, reserved: &Reserved, enforce_pods: b
 }
 
 impl Limits {
-    /// The values that `podspec` computed for a pod. An absent quota is written as "no limit" only
-    /// by the kernel's default: the cgroup is new.
+    /// The values that `podspec` computed for a pod, with -1 for what is not limited: its cgroup
+    /// may be from an earlier attempt, by a revision with more limits.
     #[must_use]
     pub fn of_pod(values: &PodCgroup) -> Self {
         let hugepages = values.hugepage_limits.iter().map(|limit| {
@@ -151,9 +157,12 @@ impl Limits {
         });
         Self {
             cpu_shares: Some(values.cpu_shares),
-            cpu_quota_micros: values.cpu_quota_micros.map(|q| (q, values.cpu_period_micros)),
-            memory_bytes: values.memory_limit_bytes,
-            pids: values.pids_max,
+            cpu_quota_micros: Some((
+                values.cpu_quota_micros.unwrap_or(-1),
+                values.cpu_period_micros,
+            )),
+            memory_bytes: Some(values.memory_limit_bytes.unwrap_or(-1)),
+            pids: Some(values.pids_max.unwrap_or(-1)),
             hugepages: hugepages.collect(),
         }
     }

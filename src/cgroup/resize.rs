@@ -133,12 +133,7 @@ impl Cgroups {
 
 /// The cpu and memory of `values`, with -1 for what is not limited.
 fn exactly(values: &PodCgroup) -> Limits {
-    Limits {
-        cpu_shares: Some(values.cpu_shares),
-        cpu_quota_micros: Some((values.cpu_quota_micros.unwrap_or(-1), values.cpu_period_micros)),
-        memory_bytes: Some(values.memory_limit_bytes.unwrap_or(-1)),
-        ..Limits::default()
-    }
+    Limits { pids: None, hugepages: Vec::new(), ..Limits::of_pod(values) }
 }
 
 /// A limit, with no limit (a negative number) as the highest one.

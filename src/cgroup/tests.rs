@@ -54,6 +54,11 @@ fn values() -> PodCgroup {
     }
 }
 
+/// The values of a pod without limits.
+fn unlimited() -> PodCgroup {
+    PodCgroup { cpu_shares: 2, cpu_period_micros: 100_000, ..PodCgroup::default() }
+}
+
 #[test]
 fn finds_the_mounted_hierarchies() {
     let found = hierarchies(HYBRID.as_bytes());
@@ -93,9 +98,21 @@ fn writes_v1_and_v2_values_in_an_order_that_the_kernel_takes() {
             "hugetlb.2MB.rsvd.max=4194304",
         ]
     );
-    let unlimited = PodCgroup { cpu_shares: 2, cpu_period_micros: 100_000, ..PodCgroup::default() };
-    let files: Vec<String> = settings_v2(&Limits::of_pod(&unlimited)).iter().map(line).collect();
-    assert_eq!(files, ["cpu.weight=1"]);
+    let unlimited = Limits::of_pod(&unlimited());
+    assert_eq!(
+        settings_v1(&unlimited).iter().map(line).collect::<Vec<_>>(),
+        [
+            "cpu.shares=2",
+            "cpu.cfs_period_us=100000",
+            "cpu.cfs_quota_us=-1",
+            "memory.limit_in_bytes=-1",
+            "pids.max=max",
+        ]
+    );
+    assert_eq!(
+        settings_v2(&unlimited).iter().map(line).collect::<Vec<_>>(),
+        ["cpu.weight=1", "cpu.max=max 100000", "memory.max=max", "pids.max=max"]
+    );
 }
 
 #[test]
@@ -251,6 +268,22 @@ async fn v2_enables_controllers_before_values_are_written() {
     assert_eq!(found, [FoundPod { uid: "1".into(), name: name.to_vec() }]);
 }
 
+#[tokio::test]
+async fn limits_that_a_new_revision_lacks_are_lifted() {
+    let dir = tempfile::tempdir().unwrap();
+    let cgroups = told(fake_v2(dir.path()), &settings("/"));
+    let pod = dir.path().join("kubepods/burstable/pod1");
+    for parent in ["kubepods", "kubepods/burstable", "kubepods/burstable/pod1"] {
+        populate(&dir.path().join(parent), Some("cpu memory hugetlb pids"));
+    }
+    // As an attempt with limits has left it. A kernel without CPU quotas lacks their file.
+    fs::write(pod.join("memory.max"), "4").unwrap();
+    fs::remove_file(pod.join("cpu.max")).unwrap();
+    assert!(cgroups.ensure_pod(&burstable("1"), &unlimited()).await.unwrap());
+    let read = |file: &str| fs::read_to_string(pod.join(file)).unwrap();
+    assert_eq!((read("memory.max"), read("pids.max")), ("max".to_owned(), "max".to_owned()));
+}
+
 /// A tree in which systemd makes the directories and the kernel their files.
 async fn with_systemd(root: &Path, driver: CgroupDriver) -> (FakeSystemd, Cgroups) {
     let fake = FakeSystemd::start(&root.join("sockets")).await;
@@ -337,6 +370,14 @@ async fn slices_are_made_through_systemd_and_finished_by_hand() {
     );
     let found = cgroups.list_pods().unwrap();
     assert_eq!(found, [FoundPod { uid: "12-34".into(), name: name.to_vec() }]);
+    // Nothing of the pod runs yet, and a new revision of it has no limits.
+    assert!(cgroups.ensure_pod(&name, &unlimited()).await.unwrap());
+    assert_eq!(
+        fake.calls()[7..],
+        ["SetUnitProperties kubepods-burstable-pod12_34.slice CPUWeight=1 \
+          CPUQuotaPeriodUSec=100000 CPUQuotaPerSecUSec=18446744073709551615 \
+          MemoryMax=18446744073709551615 TasksMax=18446744073709551615"]
+    );
 }
 
 #[tokio::test]
