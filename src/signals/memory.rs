@@ -17,6 +17,10 @@ use std::{
     path::{Path, PathBuf},
 };
 
+/// The number of cgroups below one that are looked at where its `memory.stat` lags. With more,
+/// what it says counts.
+const WALKED: usize = 1000;
+
 /// What `memory.available` is.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum MemorySignal {
@@ -219,7 +223,7 @@ impl CgroupFiles {
         let stat = stat.ok_or_else(|| absurd(self.stat.path(), lacks))?;
         let mut idle = stat.idle_file;
         if !stat.is_whole(usage, self.kernel()) {
-            idle = idle.max(idle_of_leaves(&self.directory, self.v1));
+            idle = idle.max(idle_of_leaves(&self.directory, self.v1).unwrap_or_default());
         }
         Ok((usage, core::working_set(usage, idle), text))
     }
@@ -233,16 +237,29 @@ impl CgroupFiles {
 }
 
 /// Page cache that does not count, by the cgroups at the end of every branch below `directory`: for
-/// a `memory.stat` that lags. One that goes meanwhile counts for nothing.
-fn idle_of_leaves(directory: &Path, v1: bool) -> u64 {
-    let below = fs::read_dir(directory).into_iter().flatten().flatten();
-    let below = below.filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_dir()));
-    let below = below.map(|entry| idle_of_leaves(&entry.path(), v1));
-    below.reduce(u64::saturating_add).unwrap_or_else(|| {
-        let stat = read(&directory.join("memory.stat")).ok();
-        let memory = stat.and_then(|stat| CgroupMemory::parse(&stat, v1));
-        memory.map_or(0, |memory| memory.idle_file)
-    })
+/// a `memory.stat` that lags. One that goes meanwhile counts for nothing. `None` where there are
+/// more than [`WALKED`]: containers can make any number of cgroups, at any depth.
+fn idle_of_leaves(directory: &Path, v1: bool) -> Option<u64> {
+    let (mut idle, mut found) = (0_u64, 0);
+    let mut waiting = vec![directory.to_owned()];
+    while let Some(directory) = waiting.pop() {
+        let before = found;
+        for entry in fs::read_dir(&directory).into_iter().flatten().flatten() {
+            if entry.file_type().is_ok_and(|kind| kind.is_dir()) {
+                found += 1;
+                if found > WALKED {
+                    return None;
+                }
+                waiting.push(entry.path());
+            }
+        }
+        if found == before {
+            let stat = read(&directory.join("memory.stat")).ok();
+            let memory = stat.and_then(|stat| CgroupMemory::parse(&stat, v1));
+            idle = idle.saturating_add(memory.map_or(0, |memory| memory.idle_file));
+        }
+    }
+    Some(idle)
 }
 
 /// Working set of the cgroup at this directory of the memory hierarchy, in bytes.

@@ -131,6 +131,16 @@ fn a_cgroup_whose_files_lag_is_read_by_those_below() {
             )),
         }
         assert_eq!(available(&files), mib_of(700 - (600 - 250)), "v1 {v1}");
+        // With more cgroups than are looked at, what it says itself counts.
+        put("", "memory.stat", &stat(v1, 40, 10));
+        for n in 0..1000 - 6 {
+            fs::create_dir(files.path(&format!("kubepods/pod2/{n}"))).unwrap();
+        }
+        let one_more = files.path("kubepods/pod2/going/one-more");
+        fs::create_dir(&one_more).unwrap();
+        assert_eq!(available(&files), mib_of(700 - (600 - 10)), "v1 {v1}");
+        fs::remove_dir(&one_more).unwrap();
+        assert_eq!(available(&files), by_leaves, "v1 {v1}");
     }
 }
 
