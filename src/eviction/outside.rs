@@ -122,10 +122,15 @@ impl OutsideSearch {
         }
     }
 
-    /// The last messages about the signals that are short now.
-    pub(super) fn messages(&self, short: &BTreeSet<Signal>) -> impl Iterator<Item = String> {
-        let shown = self.messages.iter().filter(|(signal, _)| short.contains(signal));
-        shown.map(|(_, message)| message.clone())
+    /// Drops the messages about signals that are not short any more: the next shortage may have
+    /// another cause.
+    pub(super) fn retain(&mut self, short: &BTreeSet<Signal>) {
+        self.messages.retain(|signal, _| short.contains(signal));
+    }
+
+    /// The last messages.
+    pub(super) fn messages(&self) -> impl Iterator<Item = String> {
+        self.messages.values().cloned()
     }
 
     fn largest_processes(
@@ -199,8 +204,11 @@ mod tests {
         let late = search.next().await;
         assert!(late.ends_with("outside pods: none found"), "{late}");
         let both = BTreeSet::from([memory, disk]);
-        assert_eq!(search.messages(&both).collect::<Vec<_>>(), [found.clone(), late]);
-        assert_eq!(search.messages(&BTreeSet::from([memory])).collect::<Vec<_>>(), [found]);
+        search.retain(&both);
+        assert_eq!(search.messages().collect::<Vec<_>>(), [found.clone(), late]);
+        search.retain(&BTreeSet::from([memory]));
+        search.retain(&both);
+        assert_eq!(search.messages().collect::<Vec<_>>(), [found], "the disk was not short");
     }
 
     #[test]

@@ -11,7 +11,7 @@ use crate::{
 };
 use jiff::Timestamp;
 use std::{
-    collections::{BTreeMap, BTreeSet, VecDeque},
+    collections::{BTreeMap, VecDeque},
     sync::Arc,
     time::Duration,
 };
@@ -80,6 +80,8 @@ impl EvictionTask {
             let live = |pod: &PodKey| views.get(pod).is_some_and(|view| !view.has_ended());
             self.history.partly.retain(|pod, _| live(pod));
         }
+        let short = step.met.iter().map(|met| met.threshold.signal).collect_ordered();
+        self.outside.retain(&short);
         let read_often = step.looks.values().any(|look| *look < CALM_PERIOD);
         let calm = step.met.is_empty() && step.changes.is_empty() && read_often;
         if calm && now.boot.saturating_sub(self.history.viewed) < CALM_PERIOD {
@@ -163,9 +165,7 @@ impl EvictionTask {
                 None => format!("{signal} is not watched: it {problem}"),
             }
         });
-        let short: BTreeSet<Signal> =
-            step.met.iter().map(|met| met.threshold.signal).collect_ordered();
-        problems.chain(self.outside.messages(&short)).chain(self.history.suspects()).collect()
+        problems.chain(self.outside.messages()).chain(self.history.suspects()).collect()
     }
 }
 
