@@ -4,10 +4,13 @@ use super::*;
 use crate::{
     cgroup::{CgroupSettings, Hierarchy, SystemdSockets},
     event,
-    model::{CgroupDriver, Hold, HoldStop, PodKey, Signal},
-    pressure::core::{Cause, PressureState},
+    model::{
+        CgroupDriver, Hold, HoldStop, PartlyMeasured, PodKey, PodUse, PodView, Reading, Signal,
+    },
+    pressure::core::{Cause, MeasuredPod, PressureState},
     signals::Disks,
 };
+use serde_json::json;
 use std::{collections::BTreeMap, fs};
 use tempfile::TempDir;
 
@@ -151,6 +154,39 @@ async fn a_file_system_without_inodes_is_known_and_not_shown() {
     assert!(step.known && step.met.is_empty() && step.problems.is_empty(), "{step:?}");
     assert_eq!(step.looks[&signal], Duration::from_secs(10));
     assert_eq!(rig.task.signals(&step, &settings, now), []);
+}
+
+#[tokio::test]
+async fn a_suspect_is_shown_while_a_disk_is_short() {
+    let mut rig = Rig::start();
+    let view = json!({
+        "key": {"namespace": "default", "name": "hidden"}, "uid": "1", "status": {}, "terminating": false
+    });
+    let view: Arc<PodView> = Arc::new(serde_json::from_value(view).unwrap());
+    let usage = PodUse {
+        key: view.key.clone(),
+        uid: view.uid.clone(),
+        memory: None,
+        processes: None,
+        containers: Vec::new(),
+        volumes: Vec::new(),
+        logs: None,
+        files: None,
+        runtime_files: None,
+        partly: PartlyMeasured { layers: false, root_dir: true },
+    };
+    let missing = vec!["too many files".to_owned()];
+    let measured = MeasuredPod { view, pod: Arc::default(), usage, missing };
+    rig.task.history.note_partly_measured(&[measured]);
+    for (signal, shown) in [(Signal::NodefsAvailable, true), (Signal::MemoryAvailable, false)] {
+        let now = clock::now().boot;
+        let reading = Reading { available: 1, capacity: 1 << 40, at: now };
+        let readings = BTreeMap::from([(signal, reading)]);
+        let step = PressureState::default().step(&rig.task.settings, &readings, now);
+        assert_eq!(step.met.len(), 1);
+        let trouble = rig.task.trouble(&step);
+        assert_eq!(trouble.iter().any(|line| line.contains("hidden")), shown, "{trouble:?}");
+    }
 }
 
 #[tokio::test]

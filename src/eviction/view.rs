@@ -4,8 +4,8 @@ use super::EvictionTask;
 use crate::{
     clock,
     model::{
-        CollectOrdered as _, EvictedView, Now, PartlyMeasured, PodKey, PressureView, ReliefView,
-        Signal, SignalView, format_duration,
+        CollectOrdered as _, EvictedView, Now, PartlyMeasured, PodKey, Pressure, PressureView,
+        ReliefView, Signal, SignalView, format_duration,
     },
     pressure::core::{EvictionSettings, MeasuredPod, PressureStep, Threshold, Waiting},
 };
@@ -58,7 +58,7 @@ impl ViewHistory {
     /// One sentence for each pod that was measured in part.
     fn suspects(&self) -> impl Iterator<Item = String> {
         self.partly.iter().map(|(pod, what)| {
-            format!("pod {pod} could not be measured completely ({what}): it is a suspect while a disk is short")
+            format!("pod {pod} could not be measured completely ({what}): it is a suspect")
         })
     }
 
@@ -158,14 +158,17 @@ impl EvictionTask {
         .collect()
     }
 
-    fn trouble(&self, step: &PressureStep) -> Vec<String> {
+    pub(super) fn trouble(&self, step: &PressureStep) -> Vec<String> {
         let problems = step.problems.iter().map(|(signal, problem)| {
             match self.readings.sample.missing.get(signal) {
                 Some(why) => format!("{signal} is not watched: {why}"),
                 None => format!("{signal} is not watched: it {problem}"),
             }
         });
-        problems.chain(self.outside.messages()).chain(self.history.suspects()).collect()
+        // A pod without limits of its own is measured only then.
+        let short = step.met.iter().any(|met| met.threshold.signal.condition() == Pressure::Disk);
+        let suspects = short.then(|| self.history.suspects());
+        problems.chain(self.outside.messages()).chain(suspects.into_iter().flatten()).collect()
     }
 }
 
