@@ -174,6 +174,12 @@ impl PressureState {
         self.done_at.is_some_and(|done| at <= done)
     }
 
+    /// True for 30 s after the first evaluation, while what is not known yet is awaited.
+    #[must_use]
+    pub fn is_patient(&self, now: Duration) -> bool {
+        self.started.is_some_and(|started| now.saturating_sub(started) < PATIENCE)
+    }
+
     /// Evaluates the readings at boot time `now`.
     pub fn step(
         &mut self,
@@ -181,13 +187,13 @@ impl PressureState {
         readings: &Readings,
         now: Duration,
     ) -> PressureStep {
-        let started = *self.started.get_or_insert(now);
+        self.started.get_or_insert(now);
         let (usable, problems) = self.judge(&settings.thresholds, readings, now);
         self.last.extend(usable.iter().map(|(signal, reading)| (*signal, reading.at)));
 
         let met = self.meet(&settings.thresholds, &usable);
         let changes = self.hold(&met, settings.transition, now);
-        let patient = now.saturating_sub(started) < PATIENCE;
+        let patient = self.is_patient(now);
         let unread = |signal: Signal| {
             patient && problems.contains_key(&signal) && !self.last.contains_key(&signal)
         };

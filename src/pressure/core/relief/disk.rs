@@ -74,9 +74,13 @@ impl DiskTrack {
         matches!(self.step, DiskStep::Measuring(_) | DiskStep::Measured(..))
     }
 
-    /// True while a step changes what is on a disk.
-    pub(super) fn is_active(&self) -> bool {
-        !self.is_idle() && !self.is_measuring()
+    /// True while a step changes what is on a disk. A pod that leaves may have time until then.
+    pub(super) fn is_active(&self, boot: Duration) -> bool {
+        match &self.step {
+            DiskStep::Idle | DiskStep::Measuring(_) | DiskStep::Measured(..) => false,
+            DiskStep::ClearingDead { .. } | DiskStep::FreeingImages { .. } => true,
+            DiskStep::Leaving(leaving) => leaving.is_ending(boot),
+        }
     }
 
     pub(super) fn fold_pods(&mut self, pods: Vec<MeasuredPod>) {
@@ -134,12 +138,7 @@ impl DiskTrack {
 }
 
 impl Relief {
-    pub(super) fn relieve_disk(
-        &mut self,
-        acting: &Acting,
-        seen: &Seen<'_>,
-        effects: &mut Effects,
-    ) {
+    pub(super) fn relieve_disk(&mut self, acting: &Acting, seen: &Seen<'_>, effects: &mut Effects) {
         if self.disk.clear_dead(acting, seen) || self.disk.free_images(acting, seen, effects) {
             return;
         }

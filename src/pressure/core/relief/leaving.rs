@@ -1,6 +1,6 @@
 //! An evicted pod that is stopping, and the amount that a step must free.
 
-use super::{Effects, ReliefAction, Seen, has_memory_volume};
+use super::{Effects, ReliefAction, SLOW_PAUSE, Seen, has_memory_volume};
 use crate::{
     model::{HoldStop, Now, PodKey, PodUid, Pressure, ReliefView, Signal, k8s},
     podspec::is_static,
@@ -78,6 +78,13 @@ impl Leaving {
             since: now.boot,
             ended: None,
         }
+    }
+
+    /// True when its grace period is nearly over, or it has ended.
+    pub(super) fn is_ending(&self, boot: Duration) -> bool {
+        let grace = self.patience.saturating_sub(patience(HoldStop::AtOnce));
+        let near = self.since.saturating_add(grace).saturating_sub(SLOW_PAUSE);
+        self.ended.is_some() || boot >= near
     }
 
     /// Returns the end of the pod once its effect shows, or its patience is over.

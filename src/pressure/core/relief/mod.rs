@@ -47,6 +47,9 @@ const REPORTS_PATIENCE: Duration = Duration::from_secs(1);
 const LONGEST_PAUSE: Duration = Duration::from_secs(10);
 /// The time between two rounds while a step is under way.
 const ACTIVE_PAUSE: Duration = Duration::from_millis(50);
+/// The same while an evicted pod has much of its grace period left, and while the runtime has not
+/// answered for long.
+const SLOW_PAUSE: Duration = Duration::from_secs(1);
 /// The time between two readings of the disks while a step is under way.
 const ACTIVE_DISK_PERIOD: Duration = Duration::from_millis(500);
 
@@ -577,12 +580,19 @@ impl Relief {
         comeback: Option<Duration>,
         now: Now,
     ) -> (Duration, Duration) {
-        let active = self.memory.leaving().is_some() || self.disk.is_active();
+        let leaving = self.memory.leaving().is_some_and(|leaving| leaving.is_ending(now.boot));
+        let active = leaving || self.disk.is_active(now.boot);
         let longest = if active { ACTIVE_DISK_PERIOD } else { LONGEST_PAUSE };
         let disks = step.looks.iter().filter(|(signal, _)| signal.condition() == Pressure::Disk);
         let disk_period = disks.map(|(_, look)| *look).min().unwrap_or(longest).min(longest);
-        let quick = active || !step.known || self.page_cache.is_awaited(now.boot);
-        let longest = if quick { ACTIVE_PAUSE } else { LONGEST_PAUSE };
+        let starting = !step.known && self.state.is_patient(now.boot);
+        let quick = active || starting || self.page_cache.is_awaited(now.boot);
+        let slow = !step.known || self.leaving().next().is_some();
+        let longest = match (quick, slow) {
+            (true, _) => ACTIVE_PAUSE,
+            (false, true) => SLOW_PAUSE,
+            (false, false) => LONGEST_PAUSE,
+        };
         (
             step.next_look.min(comeback.unwrap_or(longest)).min(longest).max(ACTIVE_PAUSE),
             disk_period,

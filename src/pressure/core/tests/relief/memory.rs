@@ -153,6 +153,26 @@ fn a_hard_threshold_cuts_short_the_grace_period_of_a_soft_one() {
 }
 
 #[test]
+fn a_pod_that_has_time_to_stop_is_awaited_without_hurry() {
+    let (soft, grace) = ("memory.available=100Gi", "memory.available=1s");
+    let thresholds = thresholds("memory.available=1Gi", soft, grace, "");
+    let mut world = World::new(EvictionSettings { thresholds, ..soft_memory() });
+    world.run(Pod::new("hog", json!({"terminationGracePeriodSeconds": 300})).memory(80 * GI));
+    world.round(0);
+    world.signals.insert(Signal::MemoryAvailable, (90 * GI, 1000 * GI));
+    world.round(2000);
+    assert_eq!(world.round(2000), ["reclaim page cache"]);
+    without_page_cache(&mut world);
+    assert_eq!(world.decide(), ["measure cgroups of hog", "evict hog"]);
+    assert!(world.round(20_000).is_empty());
+    assert_eq!(world.pauses(), (seconds(1), seconds(10)));
+    assert!(world.round(278_900).is_empty());
+    assert_eq!(world.pauses().0, seconds(1));
+    assert!(world.round(100).is_empty());
+    assert_eq!(world.pauses(), (Duration::from_millis(50), Duration::from_millis(500)));
+}
+
+#[test]
 fn memory_of_a_starting_container_is_not_counted_for_the_pod() {
     let mut world = hard_memory();
     let starting = Pod::new("starting", json!({})).memory(400 * MI);

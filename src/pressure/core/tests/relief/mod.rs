@@ -174,6 +174,12 @@ impl World {
         self.last.as_ref().map(|plan| plan.orders.clone()).unwrap_or_default()
     }
 
+    /// The times until the next round and between two readings of the disks.
+    fn pauses(&self) -> (Duration, Duration) {
+        let plan = self.last.as_ref().unwrap();
+        (plan.wake_in, plan.disk_period)
+    }
+
     fn saved(&self) -> bool {
         self.last.as_ref().unwrap().save
     }

@@ -48,6 +48,20 @@ fn nothing_is_admitted_before_the_usage_of_all_pods_is_known() {
 }
 
 #[test]
+fn a_runtime_that_does_not_answer_is_awaited_without_hurry() {
+    let mut world = World::new(settings(thresholds("memory.available=1Gi", "", "", "")));
+    world.signals.insert(Signal::MemoryAvailable, (500 * GI, 1000 * GI));
+    world.kubepods_known = false;
+    world.round(0);
+    assert_eq!(world.pauses().0, Duration::from_millis(50), "it may just start, too");
+    world.round(30_000);
+    assert_eq!(world.pauses().0, seconds(1));
+    world.kubepods_known = true;
+    world.round(1000);
+    assert_eq!(world.pauses().0, seconds(10));
+}
+
+#[test]
 fn an_evicted_pod_stays_away_and_is_waited_for_after_a_restart() {
     let mut world = World::new(soft_memory());
     world.run(Pod::new("hog", json!({"terminationGracePeriodSeconds": 300})).memory(400 * MI));
