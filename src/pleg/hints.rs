@@ -78,7 +78,8 @@ impl Loop {
         }
     }
 
-    /// Something ended: waits until the runtime's view shows it, then has its pod looked at.
+    /// Something ended: waits until the runtime's view shows it, gives out a container as that
+    /// shows it, and has the pod looked at for the rest.
     fn ended(&mut self, id: String, now: Instant) {
         // That it ran out of memory is written down after its end, by and by.
         if self.hints.later.get(&id).is_some_and(|(_, expect)| *expect == Expect::Running) {
@@ -105,8 +106,8 @@ impl Loop {
         let pause = ASK_AGAIN.saturating_mul(u32::try_from(self.hints.waits).unwrap_or(1));
         let client = self.client.clone();
         self.tasks.spawn(async move {
-            inspect::until_ended(&client, &known.object, pause).await;
-            Done::EndSeen { key }
+            let container = inspect::until_ended(&client, &known.subject, pause).await;
+            Done::EndSeen { key, container }
         });
     }
 

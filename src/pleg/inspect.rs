@@ -2,7 +2,7 @@
 //! shows what an event told of.
 
 use super::{
-    core::{Found, Listing, Object, Scope, Subject},
+    core::{Found, Listing, Scope, Subject},
     termination,
 };
 use crate::{
@@ -71,10 +71,18 @@ async fn inspect_sandbox(
 
 async fn inspect_container(
     client: &RuntimeClient,
-    mut container: Box<ObservedContainer>,
+    container: Box<ObservedContainer>,
 ) -> Result<Subject, (String, CriError)> {
     let status = client.container_status(&container.id).await;
     let status = status.map_err(|e| (format!("ContainerStatus of {}", container.id), e))?;
+    Ok(Subject::Container(complete_container(container, status).await))
+}
+
+/// Puts what the status tells into a container, and the message that the container left.
+async fn complete_container(
+    mut container: Box<ObservedContainer>,
+    status: v1::ContainerStatus,
+) -> Box<ObservedContainer> {
     from_cri::inspected_container(&mut container, status);
     if let Some(ask) = termination::Ask::of(&container) {
         let told = LOOKS.run(move || ask.read()).await.unwrap_or_default();
@@ -82,32 +90,41 @@ async fn inspect_container(
             *message = termination::joined(message, &told).into();
         }
     }
-    Ok(Subject::Container(container))
+    container
 }
 
 /// Waits until the runtime's own view shows that an object ended, which it does shortly after the
-/// event: containerd first has the dead container's shim clean up, some 50 ms. Returns without an
-/// answer too: a look follows in any case. `pause` lies between two questions.
-pub(super) async fn until_ended(client: &RuntimeClient, object: &Object, pause: Duration) {
+/// event: containerd first has the dead container's shim clean up, some 50 ms. `pause` lies between
+/// two questions. Returns a container that has ended as the last answer shows it. Otherwise it
+/// returns `None`, also without an answer: a look follows in any case.
+pub(super) async fn until_ended(
+    client: &RuntimeClient,
+    subject: &Subject,
+    pause: Duration,
+) -> Option<Box<ObservedContainer>> {
+    use v1::{ContainerState as State, PodSandboxState};
     let begun = tokio::time::Instant::now();
     while begun.elapsed() < LAG {
-        let ended = match object {
-            Object::Sandbox(id) => {
-                let status = client.sandbox_status(id).await;
-                status.map_or(true, |s| s.state() != v1::PodSandboxState::SandboxReady)
+        match subject {
+            Subject::Sandbox(sandbox) => {
+                let status = client.sandbox_status(&sandbox.id).await.ok()?;
+                if status.state() != PodSandboxState::SandboxReady {
+                    return None;
+                }
             }
-            Object::Container(id) => {
-                let status = client.container_status(id).await;
-                let has_ended = |state| {
-                    use v1::ContainerState::{ContainerCreated, ContainerRunning};
-                    !matches!(state, ContainerCreated | ContainerRunning)
-                };
-                status.map_or(true, |s| has_ended(s.state()))
+            Subject::Container(container) => {
+                let status = client.container_status(&container.id).await.ok()?;
+                match status.state() {
+                    State::ContainerCreated | State::ContainerRunning => {}
+                    State::ContainerExited | State::ContainerUnknown => {
+                        // Where that takes long, a look waits for it and marks the pod.
+                        let complete = complete_container(container.clone(), status);
+                        return tokio::time::timeout(LAG, complete).await.ok();
+                    }
+                }
             }
-        };
-        if ended {
-            return;
         }
         tokio::time::sleep(pause.max(begun.elapsed() / 10)).await;
     }
+    None
 }

@@ -15,7 +15,7 @@ use crate::{
     clock,
     cri::{CriError, RuntimeClient},
     metrics::{metrics, unix},
-    model::PodKey,
+    model::{ObservedContainer, PodKey},
     publish::PublishIfChanged as _,
 };
 use std::{
@@ -50,7 +50,7 @@ pub(super) enum Done {
     Listed { took: Duration, result: Result<Listing, CriError> },
     Inspected { key: PodKey, object: Object, found: Found },
     Readiness(Result<readiness::Answer, CriError>),
-    EndSeen { key: PodKey },
+    EndSeen { key: PodKey, container: Option<Box<ObservedContainer>> },
 }
 
 /// A listing under way.
@@ -315,8 +315,11 @@ impl Loop {
                 }
             }
             Ok(Done::Readiness(answer)) => self.readiness(answer),
-            Ok(Done::EndSeen { key }) => {
+            Ok(Done::EndSeen { key, container }) => {
                 self.hints.waits = self.hints.waits.saturating_sub(1);
+                if let Some(container) = container {
+                    self.picture.ended(&key, *container);
+                }
                 self.listing.wanted.insert(key);
             }
             // Tasks are never aborted while the loop runs, so this one panicked.

@@ -15,7 +15,9 @@ mod objects;
 
 pub(super) use objects::{Found, Inspection, KnownObject, Listing, Object, Scope, Subject};
 
-use crate::model::{CollectOrdered as _, HungPod, ObservedPod, PodKey, SandboxState};
+use crate::model::{
+    CollectOrdered as _, HungPod, ObservedContainer, ObservedPod, PodKey, SandboxState,
+};
 use objects::{
     by_pod, drop_object, is_same, is_unchanged, put, put_back, same_sandbox, same_state, sort,
 };
@@ -193,6 +195,23 @@ impl RuntimeSnapshot {
         }
     }
 
+    /// Takes in a container that was seen to end: its pod is given out at once, otherwise as it was
+    /// listed last. Nothing is taken in when the next listing has to inspect the pod anyway.
+    pub(super) fn ended(&mut self, key: &PodKey, container: ObservedContainer) {
+        let Some(record) = self.pods.get_mut(key) else { return };
+        let open = record.job.is_some() || record.observed.inspect_error.is_some();
+        if open || !container.state.is_exited() {
+            return;
+        }
+        let mut pod = ObservedPod::clone(&record.observed);
+        let mut known = pod.containers.iter_mut();
+        if let Some(known) = known.find(|k| k.id == container.id && !k.state.is_exited()) {
+            *known = container;
+            record.observed = Arc::new(pod);
+            self.ready.insert(key.clone(), Arc::clone(&record.observed));
+        }
+    }
+
     /// Has an object inspected with the next listing of its pod, changed or not.
     pub(super) fn suspect(&mut self, key: &PodKey, id: &str) {
         if let Some(record) = self.pods.get_mut(key) {
@@ -256,12 +275,12 @@ impl RuntimeSnapshot {
             let sandbox = pod.sandboxes.iter().find(|s| s.id.as_str() == id);
             let known = match (container, sandbox) {
                 (Some(container), _) => KnownObject {
-                    object: Object::Container(container.id.clone()),
+                    subject: Subject::Container(Box::new(container.clone())),
                     // A created one may have been started and ended since it was seen.
                     alive: !container.state.is_exited(),
                 },
                 (None, Some(sandbox)) => KnownObject {
-                    object: Object::Sandbox(sandbox.id.clone()),
+                    subject: Subject::Sandbox(sandbox.clone()),
                     alive: sandbox.state == SandboxState::Ready,
                 },
                 (None, None) => return None,

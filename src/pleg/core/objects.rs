@@ -70,7 +70,7 @@ pub(in crate::pleg) type Inspection = (PodKey, Subject);
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(in crate::pleg) struct KnownObject {
-    pub(in crate::pleg) object: Object,
+    pub(in crate::pleg) subject: Subject,
     pub(in crate::pleg) alive: bool,
 }
 

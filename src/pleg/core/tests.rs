@@ -295,6 +295,51 @@ fn a_suspect_is_inspected_though_unchanged() {
     assert_eq!(inspections.len(), 1);
 }
 
+/// The container of a pod of [`listing`], ended and inspected.
+fn ended(name: &str) -> ObservedContainer {
+    let container = ObservedContainer::example(&format!("{name}-c"), exited(0));
+    let found = complete(Subject::Container(Box::new(container)));
+    let Found::Complete(Subject::Container(container)) = found else { panic!("{found:?}") };
+    *container
+}
+
+#[test]
+fn an_ended_container_is_given_out_with_the_last_listing() {
+    let pods = [("a", running()), ("b", running())];
+    let mut picture = seen(&pods);
+    picture.apply(listing(2, &pods), &Scope::Asked, &asked("a"));
+    picture.take_news().unwrap();
+    picture.ended(&key("a"), ended("a"));
+    let news = picture.take_news().unwrap();
+    let (name, pod) = &news.pods[0];
+    assert_eq!((news.complete, news.pods.len(), name), (false, 1, &key("a")));
+    assert_eq!((pod.listed_at, pod.sandboxes[0].ips.len()), (SECOND * 2, 1));
+    assert_eq!(pod.containers[0], ended("a"));
+    picture.ended(&key("a"), ended("a"));
+    assert!(!picture.has_news(), "seen to end before");
+
+    let pods = [("a", exited(0)), ("b", running())];
+    let inspections = picture.apply(listing(3, &pods), &Scope::Asked, &asked("a"));
+    assert!(inspections.is_empty(), "inspected once more: {inspections:?}");
+    assert_eq!(picture.take_news().unwrap().pods[0].1.listed_at, SECOND * 3);
+}
+
+#[test]
+fn an_end_waits_for_a_pod_that_is_being_inspected() {
+    let mut picture = seen(&[("a", running())]);
+    picture.suspect(&key("a"), "a-c");
+    let inspections = picture.apply(listing(2, &[("a", running())]), &Scope::Asked, &asked("a"));
+    picture.ended(&key("a"), ended("a"));
+    picture.ended(&key("never-seen"), ended("never-seen"));
+    assert!(!picture.has_news());
+    for (name, subject) in inspections {
+        picture.inspected(&name, &subject.object(), Found::Failed("no".to_owned()));
+    }
+    picture.take_news().unwrap();
+    picture.ended(&key("a"), ended("a"));
+    assert!(!picture.has_news(), "the next listing inspects it again");
+}
+
 #[test]
 fn a_ready_sandbox_without_an_address_is_looked_at_again() {
     let mut picture = RuntimeSnapshot::default();
@@ -333,6 +378,7 @@ fn the_newest_comes_first_whatever_the_clock_said() {
 enum Step {
     List(Vec<(u8, bool)>),
     Look(u8, Option<bool>),
+    End(u8),
     Answer(usize),
     Fail(usize),
     Overdue(usize),
@@ -342,6 +388,7 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
     let step = prop_oneof![
         prop::collection::vec((0_u8..4, any::<bool>()), 0..4).prop_map(Step::List),
         (0_u8..4, any::<Option<bool>>()).prop_map(|(n, s)| Step::Look(n, s)),
+        (0_u8..4).prop_map(Step::End),
         any::<usize>().prop_map(Step::Answer),
         any::<usize>().prop_map(Step::Answer),
         any::<usize>().prop_map(Step::Fail),
@@ -395,6 +442,12 @@ proptest! {
                     };
                     let list = listing_of(at, &world, Some(n));
                     under_way.extend(picture.apply(list, &Scope::Asked, &asked(&name(n))));
+                }
+                Step::End(n) => {
+                    if let Some(runs) = world.get_mut(&n) {
+                        *runs = false;
+                        picture.ended(&key(&name(n)), ended(&name(n)));
+                    }
                 }
                 Step::Answer(i) if !under_way.is_empty() => {
                     let (pod, subject) = under_way.remove(i % under_way.len());

@@ -167,6 +167,20 @@ async fn an_event_is_followed_until_the_runtime_shows_it() {
 }
 
 #[tokio::test]
+async fn an_end_is_shown_without_a_listing() {
+    let mut bench = bench(lazy(), |fake| fake.set("a", ContainerRunning));
+    bench.seen("a", is_running).await;
+    bench.healthy_when(|h| h.events_connected).await;
+    bench.fake.world.lock().unwrap().lists_fail = true;
+    bench.fake.set("a", ContainerExited);
+    bench.fake.tell_exit("a");
+    let ended = bench.seen("a", is_exited).await;
+    assert_eq!(ended.sandboxes.len(), 1, "the rest as listed before");
+    bench.fake.world.lock().unwrap().lists_fail = false;
+    bench.seen("a", |pod| pod.listed_at > ended.listed_at).await;
+}
+
+#[tokio::test]
 async fn an_end_reported_before_its_container_is_not_forgotten() {
     let mut bench = bench(lazy(), |_| {});
     bench.update().await;
