@@ -160,7 +160,7 @@ async fn nothing_is_managed_without_a_tree_per_qos() {
     let off = CgroupSettings { per_qos: false, ..settings("/") };
     let cgroups = Cgroups::on_hierarchies(fake_v2(dir.path()), &off).unwrap();
     let name = burstable("1");
-    assert_eq!(cgroups.cri_parent(&name).await.unwrap(), "");
+    assert_eq!(cgroups.cri_parent(&name).unwrap(), "");
     assert!(cgroups.pod_exists(&name));
     assert!(!cgroups.ensure_pod(&name, &values()).await.unwrap());
     cgroups.ensure_shared(&Limits::default(), 100).await.unwrap();
@@ -235,7 +235,7 @@ async fn v2_enables_controllers_before_values_are_written() {
     let cgroups = told(fake_v2(root), &settings("/own/"));
     assert_eq!(cgroups.version(), CgroupVersion::V2);
     let name = burstable("1");
-    assert_eq!(cgroups.cri_parent(&name).await.unwrap(), "/own/kubepods/burstable/pod1");
+    assert_eq!(cgroups.cri_parent(&name).unwrap(), "/own/kubepods/burstable/pod1");
     cgroups.ensure_shared(&Limits { pids: Some(7), ..Limits::default() }, 1024).await.unwrap();
     let read = |path: &str| fs::read_to_string(root.join(path)).unwrap();
     assert_eq!(read("own/kubepods/pids.max"), "7");
@@ -339,7 +339,7 @@ async fn slices_are_made_through_systemd_and_finished_by_hand() {
         ]
     );
     assert_eq!(
-        cgroups.cri_parent(&name).await.unwrap(),
+        cgroups.cri_parent(&name).unwrap(),
         "/kubepods.slice/kubepods-burstable.slice/kubepods-burstable-pod12_34.slice"
     );
     // The same files as with the other driver, huge pages among them.
@@ -389,7 +389,7 @@ async fn a_pod_of_the_other_driver_is_found_and_its_slice_stopped() {
     assert!(cgroups.ensure_pod(&name, &values()).await.unwrap());
     cgroups.runtime_tells(ToldDriver::Uses(CgroupDriver::Cgroupfs));
     assert!(!cgroups.pod_exists(&name), "it is to be made anew before a sandbox is");
-    assert_eq!(cgroups.cri_parent(&name).await.unwrap(), "/kubepods/burstable/pod1");
+    assert_eq!(cgroups.cri_parent(&name).unwrap(), "/kubepods/burstable/pod1");
     assert_eq!(cgroups.list_pods().unwrap().len(), 1);
     // Files can't be removed from a directory that only stands for a cgroup.
     cgroups.remove_pod(&name).await.unwrap_err();
@@ -656,11 +656,11 @@ async fn v2_pod_is_killed_and_removed_for_real() {
         fs::write(container[0].join("cgroup.freeze"), "1").unwrap();
     }
     // It stays where it runs, whatever the runtime would do with a new one.
-    let parent = cgroups.cri_parent(&name).await.unwrap();
+    let parent = cgroups.cri_parent(&name).unwrap();
     cgroups.runtime_tells(ToldDriver::Uses(CgroupDriver::Systemd));
-    assert_eq!(cgroups.cri_parent(&name).await.unwrap(), parent);
+    assert_eq!(cgroups.cri_parent(&name).unwrap(), parent);
     assert!(!cgroups.ensure_pod(&name, &values()).await.unwrap());
-    assert!(cgroups.cri_parent(&burstable("78")).await.unwrap().ends_with("pod78.slice"));
+    assert!(cgroups.cri_parent(&burstable("78")).unwrap().ends_with("pod78.slice"));
     cgroups.runtime_tells(ToldDriver::NotOffered);
     let place = cgroups.place(CgroupDriver::Cgroupfs, &name);
     assert!(matches!(

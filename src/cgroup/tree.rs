@@ -250,17 +250,16 @@ impl Cgroups {
     }
 
     /// The `cgroup_parent` of the pod for the runtime: the full path, also of a slice. Empty when
-    /// cgroups are not managed.
+    /// cgroups are not managed. It reads files, so it may block.
     ///
     /// # Errors
     /// When its processes can't be listed.
-    pub async fn cri_parent(&self, name: &[impl AsRef<str>]) -> Result<String, CgroupError> {
+    pub fn cri_parent(&self, name: &[impl AsRef<str>]) -> Result<String, CgroupError> {
         if !self.inner.per_qos {
             return Ok(String::new());
         }
         let driver = self.inner.driver.borrow().driver.unwrap_or(self.inner.configured);
-        let (this, places) = (self.clone(), self.places(name));
-        let inhabited = blocking(move || this.inhabited(places)).await?;
+        let inhabited = self.inhabited(self.places(name))?;
         let place = inhabited.unwrap_or_else(|| self.place(driver, name));
         Ok(place.directories.iter().fold(String::new(), |path, part| path + "/" + part))
     }

@@ -80,8 +80,8 @@ impl From<CriError> for PullError {
 
 impl Images {
     /// Makes the image present by its policy and returns what the runtime knows about it. Waits for
-    /// a turn among other pulls; a pull itself has no deadline. `sandbox` is the pod's sandbox
-    /// configuration, which the pull is made for.
+    /// a turn among other pulls; a pull itself has no deadline. `sandbox` makes the pod's sandbox
+    /// configuration, which tells for which pod a pull is made.
     ///
     /// # Errors
     /// A reason and message for the container's status. The events were recorded by then.
@@ -91,7 +91,7 @@ impl Images {
     pub async fn ensure(
         &self,
         request: &PullRequest<'_>,
-        sandbox: &v1::PodSandboxConfig,
+        sandbox: &(dyn Fn() -> v1::PodSandboxConfig + Sync),
         record: Record<'_>,
     ) -> Result<ImageFound, ImageFailure> {
         let inspect = |image: String| async move {
@@ -103,8 +103,7 @@ impl Images {
                 password: c.password,
                 ..v1::AuthConfig::default()
             });
-            let config = Some(sandbox.clone());
-            self.client.pull_image(&image, auth, config).await.map_err(PullError::from)
+            self.client.pull_image(&image, auth, Some(sandbox())).await.map_err(PullError::from)
         };
         Ensure { images: self, request, inspect, pull, record }.run().await
     }

@@ -655,10 +655,10 @@ async fn ensuring_an_image_can_move_between_threads() {
         records: Records::default().records,
     };
     let images = Images::new(client, settings);
-    let sandbox = crate::cri::v1::PodSandboxConfig::default();
     let mut events = Vec::new();
     let mut record = |event: ImageEvent| events.push(event.reason);
     let request = request(PullPolicy::IfNotPresent);
+    let sandbox = crate::cri::v1::PodSandboxConfig::default;
     let ensured = images.ensure(&request, &sandbox, &mut record);
     is_send(&ensured);
     let failure = ensured.await.unwrap_err();

@@ -37,7 +37,7 @@ pub(in crate::worker) async fn fetch(host: &Host, request: &Request, fetch: &Fet
         accept_present: is_static(pod),
         pull_secrets: &pull_secrets(host, request, pod),
     };
-    let config = sandbox::config_for_pulls(host, pod);
+    let config = || sandbox::config_for_pulls(host, pod);
     match host.images.ensure(&wanted, &config, &mut record).await {
         Ok(_) => Fetched::Present,
         Err(failure) => {

@@ -142,11 +142,18 @@ pub(super) async fn config(
 ) -> Result<(v1::PodSandboxConfig, Vec<DnsWarning>), HostError> {
     let name = hostname(pod, &host.settings.cluster_domain)?;
     let (files, key, uid) = (host.files.clone(), request.key.clone(), request.uid.clone());
-    let log_directory = blocking(&PODS, move || files.ensure_pod_log_dir(&key, &uid)).await?;
-    let dns = dns(host, request, pod).await?;
+    let (cgroups, cgroup) = (host.cgroups.clone(), pod_cgroup_name(pod));
+    let resolv_conf = host.settings.resolv_conf.clone();
+    // In one piece: each start of a container waits for it.
+    let look = move || -> Result<_, HostError> {
+        let log_directory = files.ensure_pod_log_dir(&key, &uid)?;
+        let resolv_conf = resolv_conf.map(|path| ResolvConf::read(&path)).transpose()?;
+        Ok((log_directory, resolv_conf, cgroups.cri_parent(&cgroup)?))
+    };
+    let (log_directory, resolv_conf, cgroup_parent) = blocking(&PODS, look).await?;
+    let dns = dns(host, request, pod, resolv_conf);
     let warnings = dns.warnings;
     let dns = DnsInputs { servers: dns.servers, searches: dns.searches, options: dns.options };
-    let cgroup_parent = host.cgroups.cri_parent(&pod_cgroup_name(pod)).await?;
     let config = to_cri::sandbox_config(&SandboxInputs {
         pod,
         attempt,
@@ -179,17 +186,13 @@ pub(super) fn config_for_pulls(host: &Host, pod: &k8s::Pod) -> v1::PodSandboxCon
     })
 }
 
-async fn dns(host: &Host, request: &Request, pod: &k8s::Pod) -> Result<PodDns, HostError> {
-    let Some(spec) = &pod.spec else { return Ok(PodDns::default()) };
-    let resolv_conf = match host.settings.resolv_conf.clone() {
-        None => None,
-        Some(path) => Some(blocking(&PODS, move || ResolvConf::read(&path)).await?),
-    };
+fn dns(host: &Host, request: &Request, pod: &k8s::Pod, resolv_conf: Option<ResolvConf>) -> PodDns {
+    let Some(spec) = &pod.spec else { return PodDns::default() };
     let node = NodeDns {
         resolv_conf,
         cluster_servers: host.settings.cluster_dns.iter().map(ToString::to_string).collect(),
         cluster_domain: host.settings.cluster_domain.clone(),
         node_ips: host.node_ips.borrow().to_vec(),
     };
-    Ok(pod_dns(spec, &request.key.namespace, &node))
+    pod_dns(spec, &request.key.namespace, &node)
 }

@@ -2,7 +2,7 @@
 
 use super::Start;
 use crate::{
-    cri::{ImageFound, v1},
+    cri::ImageFound,
     image::{ImageEvent, PullPolicy, PullRequest},
     model::DataObject,
     plan::{Failure, Pull, Step},
@@ -30,12 +30,6 @@ pub(super) struct ImageOfVolume {
     pub(super) reference: String,
 }
 
-/// What all pulls for a container have in common.
-struct Pulls {
-    sandbox: v1::PodSandboxConfig,
-    secrets: Vec<Arc<DataObject>>,
-}
-
 impl Start<'_> {
     /// Makes all images present according to their pull policies, those of volumes first. This is
     /// the only step that is cancelled: when its pod is no longer wanted, because a pull may take for
@@ -43,18 +37,14 @@ impl Start<'_> {
     pub(super) async fn images(&self) -> Result<Images, Box<Failure>> {
         let volumes: Vec<ImageVolume<'_>> = image_volumes(self.pod, self.container).collect();
         self.check_runtime(&volumes)?;
-        let sandbox = self.sandbox()?;
-        let (sandbox, _) = sandbox::config(self.host, self.request, self.pod, sandbox.attempt)
-            .await
-            .map_err(|error| self.config_failed(error.message()))?;
-        let pulls = Pulls { sandbox, secrets: pull_secrets(self.host, self.request, self.pod) };
+        let secrets = pull_secrets(self.host, self.request, self.pod);
         let mut of_volumes = VolumeImages::new();
         for volume in volumes {
-            let id = self.image(volume.needed(), &pulls).await?.id;
+            let id = self.image(volume.needed(), &secrets).await?.id;
             let found = ImageOfVolume { id, reference: volume.image.to_owned() };
             of_volumes.insert(volume.name.to_owned(), found);
         }
-        Ok(Images { own: self.image(own_image(self.container), &pulls).await?, of_volumes })
+        Ok(Images { own: self.image(own_image(self.container), &secrets).await?, of_volumes })
     }
 
     /// Fails when the runtime can't mount the image volumes. A runtime that does not know them
@@ -72,7 +62,7 @@ impl Start<'_> {
     async fn image(
         &self,
         needed: NeededImage<'_>,
-        pulls: &Pulls,
+        secrets: &[Arc<DataObject>],
     ) -> Result<ImageFound, Box<Failure>> {
         let NeededImage { image, policy, of_volume } = needed;
         let request = PullRequest {
@@ -86,7 +76,7 @@ impl Start<'_> {
                 Pull::ByPolicy | Pull::Fetched => true,
             },
             accept_present: is_static(self.pod),
-            pull_secrets: &pulls.secrets,
+            pull_secrets: secrets,
         };
         let step = |pull_tried| Step::Image {
             container: self.action.name.clone(),
@@ -101,9 +91,10 @@ impl Start<'_> {
                 self.event(kind, reason, message);
             }
         };
+        let config = || sandbox::config_for_pulls(self.host, self.pod);
         // Both are cancel-safe: a dropped pull is cancelled in the runtime as well.
         tokio::select! {
-            found = self.host.images.ensure(&request, &pulls.sandbox, &mut record) => {
+            found = self.host.images.ensure(&request, &config, &mut record) => {
                 found.map_err(|failed| {
                     let (step, reason) = (step(failed.pull_tried), failed.reason.as_str());
                     Box::new(self.request.failure(step, reason, failed.message))
