@@ -55,7 +55,10 @@ impl Worker {
         }
         let (now, host) = (clock::now(), Arc::clone(&self.host));
         self.memory.begin(action, &host.settings.plan, now);
-        self.keep().await;
+        // That changes nothing for `PreparePod`, and the next action saves what is new by then.
+        if !matches!(action, Action::PreparePod { .. }) {
+            self.keep().await;
+        }
         self.records.begin(&host.store, action, input, now).await;
     }
 

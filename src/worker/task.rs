@@ -421,8 +421,8 @@ impl Worker {
         self.keep().await;
     }
 
-    /// Keeps what the agent's next life needs, when it has changed. Called before each action and
-    /// before each wait.
+    /// Keeps what the agent's next life needs, when it has changed. Called before each action but
+    /// `PreparePod`, and before each wait.
     pub(super) async fn keep(&mut self) {
         let statuses = self.reporter.statuses();
         let to_keep = KeptMemory::of(&self.memory, statuses);
