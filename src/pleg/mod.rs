@@ -5,8 +5,8 @@
 //! have changed since the last listing are inspected, several at a time. An inspection that hangs
 //! marks its pod and delays nothing else. Only a listing that keeps failing makes the node
 //! unhealthy. The first listing is handed on before its pods are inspected, so that pods which are
-//! not in it can start at once. The end of a container is handed on as soon as the runtime's view
-//! shows it.
+//! not in it can start at once; those in it that seem unchanged are inspected after all others. The
+//! end of a container is handed on as soon as the runtime's view shows it.
 //!
 //! ```text
 //! events ─► hint ─┐            ┌─► unchanged ─────────────────────────┐

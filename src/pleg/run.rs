@@ -40,6 +40,8 @@ const SPACING: u32 = 10;
 const LONGEST_SPACING: Duration = Duration::from_millis(100);
 /// With more pods asked for at once everything is listed: that is cheaper than one by one.
 const FEW: usize = 2;
+/// Inspections at a time of pods that seem unchanged since before the agent began.
+const UNHURRIED: usize = 2;
 const HINTS: usize = 64;
 /// The runtime's conditions are asked for this often while one does not hold.
 const STATUS_WHEN_NOT_READY: Duration = Duration::from_secs(1);
@@ -98,6 +100,9 @@ pub(super) struct Listings {
 #[derive(Default)]
 struct Inspections {
     queue: VecDeque<Inspection>,
+    /// Those of pods that seem to run as before the agent began. After a restart of the agent there
+    /// are hundreds; they leave room for the pods in `queue`.
+    unhurried: VecDeque<Inspection>,
     running: BTreeMap<Object, Inspecting>,
 }
 
@@ -108,6 +113,28 @@ impl Inspections {
             Scope::All => self.queue.extend(found),
             Scope::Asked => found.into_iter().rev().for_each(|one| self.queue.push_front(one)),
         }
+    }
+
+    /// Moves inspections of pods that somebody asks for into the queue.
+    fn hurry(&mut self, asked: &BTreeSet<PodKey>) {
+        let wanted = |(key, _): &Inspection| asked.contains(key);
+        let all = mem::take(&mut self.unhurried).into_iter();
+        let (wanted, others): (VecDeque<_>, _) = all.partition(wanted);
+        self.unhurried = others;
+        self.queue.extend(wanted);
+    }
+
+    /// The next inspection to make. At most `most` are under way at a time, those that hang not
+    /// counted, and fewer while only pods are left that seem unchanged, unless one hangs.
+    fn next(&mut self, most: usize) -> Option<Inspection> {
+        let counted = self.running.values().filter(|i| i.deadline.is_some()).count();
+        let hangs = counted < self.running.len();
+        let most_unhurried = if hangs { most } else { UNHURRIED.min(most) };
+        let hurried = if counted < most { self.queue.pop_front() } else { None };
+        if hurried.is_none() && counted < most_unhurried {
+            return self.unhurried.pop_front();
+        }
+        hurried
     }
 }
 
@@ -271,10 +298,7 @@ impl Loop {
     }
 
     fn inspect_more(&mut self, now: Instant) {
-        let counted = self.inspections.running.values().filter(|i| i.deadline.is_some()).count();
-        let free = self.settings.inspect_concurrency.saturating_sub(counted);
-        for _ in 0..free {
-            let Some((key, subject)) = self.inspections.queue.pop_front() else { return };
+        while let Some((key, subject)) = self.inspections.next(self.settings.inspect_concurrency) {
             let object = subject.object();
             let deadline = Some(now + self.settings.inspect_patience);
             self.inspections.running.insert(object, Inspecting { key: key.clone(), deadline });
@@ -363,7 +387,12 @@ impl Loop {
             Scope::Asked => metrics().node.pod_relist_seconds.observe(took.as_secs_f64()),
         }
         let inspections = self.picture.apply(listing, &scope, &asked);
-        self.inspections.add(inspections, &scope);
+        let unhurried =
+            |(key, _): &Inspection| !asked.contains(key) && self.picture.seems_unchanged(key);
+        let (unhurried, found): (Vec<_>, _) = inspections.into_iter().partition(unhurried);
+        self.inspections.unhurried.extend(unhurried);
+        self.inspections.hurry(&asked);
+        self.inspections.add(found, &scope);
         self.early_ends();
         self.soon_if_suspects();
         self.publish();

@@ -266,6 +266,17 @@ impl RuntimeSnapshot {
         hung.collect()
     }
 
+    /// Whether a pod that is inspected for the first time seems to be as the agent's earlier run
+    /// left it: all of it runs.
+    pub(super) fn seems_unchanged(&self, key: &PodKey) -> bool {
+        let record = self.pods.get(key).filter(|record| record.observed.is_empty());
+        let Some(job) = record.and_then(|record| record.job.as_ref()) else { return false };
+        let ObservedPod { sandboxes, containers, .. } = &job.draft.pod;
+        sandboxes.iter().all(|sandbox| sandbox.state == SandboxState::Ready)
+            && containers.iter().all(|container| container.state.is_running())
+            && !containers.is_empty()
+    }
+
     /// The pod that has a sandbox or container of this id, and whether that is alive as far as is
     /// known.
     pub(super) fn find(&self, id: &str) -> Option<(&PodKey, KnownObject)> {

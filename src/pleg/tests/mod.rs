@@ -210,6 +210,35 @@ async fn the_first_listing_waits_for_no_inspection() {
 }
 
 #[tokio::test]
+async fn pods_that_seem_unchanged_leave_room_for_others() {
+    let settings = PlegSettings { inspect_patience: NEVER, ..lazy() };
+    let old: Vec<String> = (0..20).map(|n| format!("old{n}")).collect();
+    let mut bench = bench(settings, |fake| {
+        for pod in &old {
+            fake.set(pod, ContainerRunning);
+            fake.world.lock().unwrap().hang.insert(format!("{pod}-c"));
+        }
+        fake.set("z", ContainerExited);
+    });
+    let first = bench.update().await;
+    assert_eq!((first.complete, first.listed.len()), (true, 21));
+    bench.seen("z", is_exited).await;
+    bench.fake.set("new", ContainerRunning);
+    bench.handle.look_now(key("new")).await.unwrap();
+    bench.seen("new", is_running).await;
+    // Somebody asks for one that would come last.
+    bench.fake.world.lock().unwrap().hang.remove("old9-c");
+    bench.handle.look_now(key("old9")).await.unwrap();
+    bench.seen("old9", is_running).await;
+    bench.fake.world.lock().unwrap().hang.clear();
+    bench.fake.released.notify_waiters();
+    for pod in old.iter().filter(|pod| *pod != "old9") {
+        bench.handle.look_now(key(pod)).await.unwrap();
+        bench.seen(pod, is_running).await;
+    }
+}
+
+#[tokio::test]
 async fn a_hanging_inspection_hangs_its_pod_only() {
     let settings = PlegSettings { inspect_patience: Duration::from_millis(300), ..eager() };
     let mut bench = bench(settings, |fake| {
