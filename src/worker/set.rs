@@ -285,13 +285,16 @@ impl WorkerSet {
             self.state.observed.insert(key, listed);
         }
         let waited = !self.state.uninspected.is_empty();
+        let mut foreign = false;
         for (key, observed) in update.pods {
             self.state.uninspected.remove(&key);
+            foreign |= self.state.has_foreign(&key);
             if observed.is_empty() {
                 self.state.observed.remove(&key);
             } else {
                 self.state.observed.insert(key.clone(), Arc::clone(&observed));
             }
+            foreign |= self.state.has_foreign(&key);
             if let Some(handle) = self.state.workers.get(&key) {
                 handle.input.send_modify(|input| {
                     input.observed = observed;
@@ -314,7 +317,10 @@ impl WorkerSet {
         if self.somebody_waits() {
             self.hold();
         }
-        self.publish_set_view();
+        // Made from all pods, and nothing else in it comes from the runtime.
+        if foreign {
+            self.publish_set_view();
+        }
     }
 
     /// Merges the sources again, and tells the workers what has changed.

@@ -150,6 +150,11 @@ impl State {
         self.observed.get(key).map(|observed| Occupancy::new(observed, &self.owner))
     }
 
+    /// True when the runtime has sandboxes of others under a name.
+    pub(super) fn has_foreign(&self, key: &PodKey) -> bool {
+        self.occupancy(key).is_some_and(|all| all.foreign_sandboxes().next().is_some())
+    }
+
     /// The incarnation of this agent under a name: the one that the worker shows. Before the worker
     /// has shown one, it is the first that has a record, and without records the newest that runs.
     pub(super) fn standing_uid(&self, key: &PodKey) -> Option<&PodUid> {
