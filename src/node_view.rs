@@ -96,8 +96,8 @@ impl NodeViewTask {
         warnings.extend(self.trouble_of_shutdown.borrow_and_update().iter().cloned());
         warnings.extend(cgroup_driver.warnings().cloned());
         warnings.extend(self.store_warnings.borrow_and_update().iter().cloned());
-        let mut sources: Vec<SourceView> =
-            self.sources.iter_mut().map(|s| s.borrow_and_update().view.clone()).collect();
+        let mut sources: Vec<Arc<SourceView>> =
+            self.sources.iter_mut().map(|s| Arc::clone(&s.borrow_and_update().view)).collect();
         mark_rejected(&mut sources, &set);
         let shutdown = going_down(&self.ending.borrow_and_update());
         NodeView {
@@ -174,7 +174,7 @@ fn going_down(ending: &Ending) -> Option<String> {
 
 /// Shows a valid manifest as rejected when another manifest has the same pod name, and when its pod
 /// waits for itself, with the reason.
-fn mark_rejected(sources: &mut [SourceView], set: &SetView) {
+fn mark_rejected(sources: &mut [Arc<SourceView>], set: &SetView) {
     for duplicate in &set.duplicates {
         let Duplicate { key, dropped, message, .. } = duplicate;
         mark(sources, (key, dropped), "metadata.name", message);
@@ -184,12 +184,17 @@ fn mark_rejected(sources: &mut [SourceView], set: &SetView) {
     }
 }
 
-fn mark(sources: &mut [SourceView], (key, origin): (&PodKey, &Origin), path: &str, message: &str) {
+fn mark(
+    sources: &mut [Arc<SourceView>],
+    (key, origin): (&PodKey, &Origin),
+    path: &str,
+    message: &str,
+) {
     let position = Position { line: origin.line, column: 1 };
     let files = sources
         .iter_mut()
         .filter(|source| source.kind == origin.source)
-        .flat_map(|source| &mut source.files)
+        .flat_map(|source| &mut Arc::make_mut(source).files)
         .filter(|file| *file.location == *origin.location);
     for verdict in files.flat_map(|file| &mut file.verdicts) {
         if matches!(verdict, FileVerdict::Accepted { key: found, .. } if found == key) {

@@ -179,13 +179,14 @@ impl Report {
 
     /// What the agent would say, with paths as the user wrote them.
     fn take_in(&mut self, path: &Path, snapshot: SourceSnapshot) {
-        if let Some(error) = snapshot.view.error {
+        let view = Arc::unwrap_or_clone(snapshot.view);
+        if let Some(error) = view.error {
             self.wrong(error);
-        } else if snapshot.view.files.is_empty() {
+        } else if view.files.is_empty() {
             self.lines.push(format!("{}: there is no file in it", path.display()));
         }
-        for mut file in snapshot.view.files {
-            let below = Path::new(&file.location).strip_prefix(&snapshot.view.location);
+        for mut file in view.files {
+            let below = Path::new(&file.location).strip_prefix(&view.location);
             let written = match below {
                 Ok(name) if !name.as_os_str().is_empty() => path.join(name),
                 Ok(_) | Err(_) => path.to_path_buf(),
@@ -281,12 +282,12 @@ impl Report {
             pods: std::mem::take(&mut self.pods),
             unconfirmed: BTreeSet::new(),
             ends: BTreeMap::new(),
-            view: SourceView {
+            view: Arc::new(SourceView {
                 kind: SourceKind::File,
                 location: String::new(),
                 error: None,
                 files: Vec::new(),
-            },
+            }),
         };
         let desired = merge(&[Arc::new(snapshot)], &|_| None);
         for duplicate in &desired.duplicates {

@@ -245,7 +245,10 @@ where
         Ok(matches) => matches,
         Err(error) => return usage(&error),
     };
-    match Cli::from_arg_matches(&matches) {
+    let cli = Cli::from_arg_matches(&matches);
+    // The agent runs for months.
+    drop(matches);
+    match cli {
         Ok(cli) => answer(cli.command, agent),
         Err(error) => usage(&error),
     }
@@ -282,7 +285,7 @@ where
     F: Future<Output = anyhow::Result<()>>,
 {
     match command {
-        Command::Run(args) => run::run(&args, agent),
+        Command::Run(args) => run::run(args, agent),
         Command::Check(args) => finish(check::run(&args)),
         Command::Version => finish(print(&format!("nodelet {}\n", env!("CARGO_PKG_VERSION")))),
         Command::Completions(args) => {

@@ -3,7 +3,7 @@
 use super::{EXIT_FAILURE, EXIT_USAGE, RunArgs, complain};
 use crate::{
     blocking::THREADS,
-    config::{self, Config, ConfigError, Environment, HostFacts, Loaded, Mistake},
+    config::{self, Config, ConfigError, Environment, HostFacts, Loaded},
     logging,
 };
 use std::{process::ExitCode, time::Duration};
@@ -14,39 +14,49 @@ use std::{process::ExitCode, time::Duration};
 const STACK: usize = 4 << 20;
 
 /// Runs the agent until it receives a signal to stop.
-pub(super) fn run<F>(args: &RunArgs, agent: impl FnOnce(Config) -> F) -> ExitCode
+pub(super) fn run<F>(args: RunArgs, agent: impl FnOnce(Config) -> F) -> ExitCode
 where
     F: Future<Output = anyhow::Result<()>>,
 {
     let environment = Environment::read();
-    let loaded = match config::load(&args.flags, &HostFacts::read()) {
-        Ok(loaded) => loaded,
+    let (config, unknown) = match configure(args, &environment) {
+        Ok(configured) => configured,
         Err(error) => {
             complain(&refusal(&error));
             return ExitCode::from(EXIT_USAGE);
         }
     };
-    let Loaded { mut config, unknown, notices: _, effective } = loaded;
-    config.effective = effective.to_string().into();
-    config.flags = config::given_flags(&args.flags).into();
-    environment.complete(&mut config);
     let log = match logging::init(config.logging, &environment) {
         Ok(log) => log,
         Err(error) => return super::fail(&error),
     };
-    let code = run_agent(config, &unknown, agent);
+    let code = run_agent(config, unknown, agent);
     log.finish();
     code
 }
 
-fn run_agent<F>(config: Config, unknown: &[Mistake], agent: impl FnOnce(Config) -> F) -> ExitCode
+/// The configuration, and how many unknown fields it has. What it is made from is freed before the
+/// agent runs.
+fn configure(args: RunArgs, environment: &Environment) -> Result<(Config, usize), ConfigError> {
+    let RunArgs { flags } = args;
+    let loaded = config::load(&flags, &HostFacts::read())?;
+    let Loaded { mut config, unknown, notices: _, effective } = loaded;
+    config.effective = effective.to_string().into();
+    config.flags = config::given_flags(&flags).into();
+    environment.complete(&mut config);
+    Ok((config, unknown.len()))
+}
+
+fn run_agent<F>(config: Config, unknown: usize, agent: impl FnOnce(Config) -> F) -> ExitCode
 where
     F: Future<Output = anyhow::Result<()>>,
 {
     // Each is among the notices, which the agent logs.
-    if !unknown.is_empty() {
-        let count = unknown.len();
-        tracing::error!(count, "the configuration has unknown fields, which have no effect");
+    if unknown > 0 {
+        tracing::error!(
+            count = unknown,
+            "the configuration has unknown fields, which have no effect"
+        );
     }
     // One thread: the agent waits nearly always, and a second one costs half a megabyte. File work
     // goes to threads that come and go; enough of them that some may hang on a dead file system.

@@ -36,7 +36,7 @@ pub struct SourceSnapshot {
     /// server.
     pub ends: BTreeMap<PodKey, PodEnd>,
     /// For people.
-    pub view: SourceView,
+    pub view: Arc<SourceView>,
 }
 
 /// A pod that is ignored because another one has the same name or uid.

@@ -131,12 +131,12 @@ fn snapshot(
     unconfirmed: BTreeSet<PodKey>,
     ends: BTreeMap<PodKey, PodEnd>,
 ) -> SourceSnapshot {
-    let view = SourceView {
+    let view = Arc::new(SourceView {
         kind: SourceKind::Api,
         location: LOCATION.to_owned(),
         error: None,
         files: Vec::new(),
-    };
+    });
     SourceSnapshot { kind: SourceKind::Api, knowledge, pods, unconfirmed, ends, view }
 }
 

@@ -148,7 +148,7 @@ pub struct NodeView {
     /// The relist loop.
     pub pleg: PlegView,
     /// Each configured source.
-    pub sources: Vec<SourceView>,
+    pub sources: Vec<Arc<SourceView>>,
     /// Configuration fields and flags that are set and not acted on.
     pub notices: Vec<String>,
     /// Node-wide trouble a person should know (disk full, cgroup root missing, ...).

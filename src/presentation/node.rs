@@ -3,7 +3,7 @@
 use super::text::{age_at, one_line};
 use crate::model::{FileVerdict, NodeView, PodView, SourceView};
 use jiff::Timestamp;
-use std::borrow::Borrow;
+use std::{borrow::Borrow, sync::Arc};
 
 pub(crate) fn runtime(node: &NodeView) -> String {
     let runtime = &node.runtime;
@@ -66,7 +66,7 @@ pub(crate) fn pod_counts<P: Borrow<PodView>>(pods: &[P]) -> String {
     parts.join(", ")
 }
 
-pub(crate) fn manifest_counts(sources: &[SourceView]) -> String {
+pub(crate) fn manifest_counts(sources: &[Arc<SourceView>]) -> String {
     let (mut accepted, mut rejected, mut ignored) = (0, 0, 0);
     for verdict in sources.iter().flat_map(|s| &s.files).flat_map(|file| &file.verdicts) {
         match verdict {

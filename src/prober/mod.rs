@@ -10,7 +10,7 @@ use crate::{
     cri::RuntimeClient,
     event::Recorder,
     handler::Handlers,
-    model::{Finding, NodeProbes, Now, PodKey, PodView, PodViews, ProbeKind, ProbeViews, k8s},
+    model::{Finding, NodeProbes, Now, PodKey, PodView, PodViews, ProbeKind, ProbeViews},
     podspec::is_host_network,
     probe::{Attempt, ProbedInstance, ProbedPod, Prober},
 };
@@ -47,8 +47,8 @@ struct Tried {
 pub struct ProberTask {
     parts: ProberParts,
     prober: Prober,
-    /// The views that were taken in last. The published map itself is not kept, because the set of
-    /// workers would have to copy it for each change.
+    /// The views of pods with probes that were taken in last. The published map itself is not kept,
+    /// because the set of workers would have to copy it for each change.
     seen: PodViews,
     attempts: FuturesUnordered<Trying>,
     views: watch::Sender<ProbeViews>,
@@ -122,12 +122,18 @@ impl ProberTask {
             self.take(&key, None, now);
         }
         for (key, view) in &*pods {
-            if self.seen.get(key).is_none_or(|seen| !Arc::ptr_eq(seen, view)) {
-                self.take(key, probed(view).as_ref(), now);
-                let before = self.seen.insert(key.clone(), Arc::clone(view));
-                if let Some(before) = before.filter(|before| before.uid != view.uid) {
-                    counted::forget(&before);
-                }
+            let (seen, has_probes) = (self.seen.get(key), has_probes(view));
+            let known = seen.map_or(!has_probes, |seen| Arc::ptr_eq(seen, view));
+            if known {
+                continue;
+            }
+            self.take(key, probed(view).as_ref(), now);
+            let before = match has_probes {
+                true => self.seen.insert(key.clone(), Arc::clone(view)),
+                false => self.seen.remove(key),
+            };
+            if let Some(before) = before.filter(|before| !has_probes || before.uid != view.uid) {
+                counted::forget(&before);
             }
         }
     }
@@ -194,7 +200,7 @@ impl ProberTask {
 
 /// What is to be probed of a pod; `None` when it has no probes or has ended for good.
 fn probed(view: &PodView) -> Option<ProbedPod> {
-    let pod = view.pod.as_ref().filter(|pod| !view.has_ended() && has_probes(pod))?;
+    let pod = view.pod.as_ref().filter(|_| !view.has_ended() && has_probes(view))?;
     let instances = view.containers.iter().filter_map(|instance| {
         Some(ProbedInstance {
             id: instance.id.clone(),
@@ -211,8 +217,8 @@ fn probed(view: &PodView) -> Option<ProbedPod> {
     })
 }
 
-fn has_probes(pod: &k8s::Pod) -> bool {
-    let spec = pod.spec.iter();
+fn has_probes(view: &PodView) -> bool {
+    let spec = view.pod.iter().filter_map(|pod| pod.spec.as_ref());
     let mut containers =
         spec.flat_map(|spec| spec.init_containers.iter().flatten().chain(&spec.containers));
     containers.any(|container| ProbeKind::ALL.iter().any(|kind| kind.of(container).is_some()))

@@ -282,12 +282,12 @@ impl State {
             pods: self.pods(),
             unconfirmed: self.unconfirmed(),
             ends: BTreeMap::new(),
-            view: SourceView {
+            view: Arc::new(SourceView {
                 kind: self.kind,
                 location: self.location.clone(),
                 error: self.refusals(),
                 files: Vec::new(),
-            },
+            }),
         }
     }
 
@@ -379,7 +379,7 @@ impl State {
             pods: self.pods(),
             unconfirmed,
             ends: BTreeMap::new(),
-            view,
+            view: Arc::new(view),
         }
     }
 

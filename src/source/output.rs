@@ -150,7 +150,7 @@ impl Output {
     pub(super) fn complain(&mut self, error: &str) {
         self.state.stop_waiting();
         let mut snapshot = self.snapshot();
-        snapshot.view.error = Some(error.to_owned());
+        Arc::make_mut(&mut snapshot.view).error = Some(error.to_owned());
         self.publish(snapshot);
     }
 

@@ -161,12 +161,13 @@ fn hostile_text_is_only_text() {
         }],
         last_good: true,
     };
-    node.sources.push(SourceView {
+    let source = SourceView {
         kind: SourceKind::File,
         location: HOSTILE.into(),
         error: Some(HOSTILE.into()),
         files: vec![FileReport { location: HOSTILE.into(), verdicts: vec![rejected] }],
-    });
+    };
+    node.sources.push(source.into());
     let page = page(&facts);
     let own = page.replace(&format!("<script>{SCRIPT}</script>"), "");
     assert!(!own.contains("<script"), "{own}");

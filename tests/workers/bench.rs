@@ -399,12 +399,12 @@ pub(super) fn desired(pod: &Pod) -> DesiredPod {
 }
 
 fn snapshot(pods: Vec<DesiredPod>) -> Arc<SourceSnapshot> {
-    let view = SourceView {
+    let view = Arc::new(SourceView {
         kind: SourceKind::File,
         location: "/manifests".to_owned(),
         error: None,
         files: Vec::new(),
-    };
+    });
     Arc::new(SourceSnapshot {
         kind: SourceKind::File,
         knowledge: Knowledge::Complete,

@@ -61,9 +61,10 @@ struct Record {
     observed: Arc<ObservedPod>,
     /// To be inspected whatever lists say: its last inspection failed, or somebody asked for it.
     suspects: BTreeSet<Object>,
-    job: Option<Job>,
+    // In boxes, like `next`: most pods have none most of the time.
+    job: Option<Box<Job>>,
     /// The latest listing, when it came while `job` runs.
-    next: Option<Draft>,
+    next: Option<Box<Draft>>,
 }
 
 /// A pod as listed, on its way to being complete.
@@ -120,7 +121,7 @@ impl RuntimeSnapshot {
             match &mut record.job {
                 Some(job) => {
                     let waited = record.next.take().is_some_and(|next| next.asked);
-                    record.next = Some(Draft { pod, asked: asked || waited });
+                    record.next = Some(Box::new(Draft { pod, asked: asked || waited }));
                     if asked && !job.hangs.is_empty() {
                         self.give_out_hung(&key);
                     }
@@ -180,7 +181,7 @@ impl RuntimeSnapshot {
             Some(mut next) => {
                 record.observed = Arc::new(job.draft.pod);
                 next.asked = true;
-                self.begin(key, next, &mut inspections);
+                self.begin(key, *next, &mut inspections);
             }
         }
         inspections
@@ -336,7 +337,8 @@ impl RuntimeSnapshot {
             self.settle(key, draft);
             return;
         }
-        record.job = Some(Job { draft, waiting, failed: Vec::new(), hangs: BTreeSet::new() });
+        let job = Job { draft, waiting, failed: Vec::new(), hangs: BTreeSet::new() };
+        record.job = Some(Box::new(job));
         inspections.extend(subjects.into_iter().map(|subject| (key.clone(), subject)));
     }
 

@@ -542,7 +542,7 @@ fn nothing_is_removed_while_a_last_good_revision_is_refused() {
             assert_eq!(wanted(&state, step.wake_at), *expected, "{what}: at {at}: {seen}");
             assert_eq!(step.snapshot.knowledge, *knowledge, "{what}: at {at}");
             assert!(state.may_be_saved());
-            let error = step.snapshot.view.error.unwrap_or_default();
+            let error = step.snapshot.view.error.clone().unwrap_or_default();
             let told = ["/m/o", "default/old", ": no;"].iter().all(|part| error.contains(part));
             assert_eq!(told, *knowledge == Checkpoint, "{what}: at {at}: {error}");
         }
@@ -564,7 +564,7 @@ fn a_refused_revision_is_shown_as_kept_and_can_be_forgotten() {
     let location = "/m/o".to_owned();
     assert_eq!(state.forget(&PodKey::new("default", "old")), Forgotten::Done { location });
     let snapshot = state.step(&listing("1 | o: !old"), now(10)).snapshot;
-    assert_eq!((snapshot.knowledge, snapshot.view.error), (Knowledge::Complete, None));
+    assert_eq!((snapshot.knowledge, &snapshot.view.error), (Knowledge::Complete, &None));
     assert!(state.saved().files.is_empty());
 }
 
@@ -575,7 +575,7 @@ fn a_refused_revision_of_an_unknown_pod_counts_as_a_lost_record() {
     let mut state = restarted(&first);
     let step = state.step(&listing("1"), now(0));
     assert_eq!(step.snapshot.knowledge, Knowledge::Checkpoint);
-    assert!(step.snapshot.view.error.unwrap().contains("was lost"));
+    assert!(step.snapshot.view.error.as_ref().unwrap().contains("was lost"));
 }
 
 #[test]
@@ -626,7 +626,7 @@ fn knowledge_waits_for_unfinished_files_and_a_lost_record() {
         assert_eq!(knowledge(&mut lost, seen), Knowledge::Checkpoint, "{seen}");
     }
     let step = lost.step(&listing("1"), now(0));
-    assert!(step.snapshot.view.error.unwrap().contains("was lost"));
+    assert!(step.snapshot.view.error.as_ref().unwrap().contains("was lost"));
     assert_eq!(knowledge(&mut lost, "1 | a: web@1"), Knowledge::Complete);
     assert_eq!(knowledge(&mut lost, "1"), Knowledge::Complete);
 }
