@@ -1,6 +1,6 @@
 //! Compiles the protocol definitions of `proto/` with a pure-Rust compiler: no protoc is needed.
-//! Has the binary linked with packed relocations, and the release by the scripts in `link/`
-//! and with functions folded, where the linker can.
+//! Has the binary linked for a fixed address, and the release by the scripts in `link/` and with
+//! functions folded, where the linker can.
 
 use std::{path::Path, process::Command};
 
@@ -26,9 +26,9 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     #[expect(clippy::disallowed_methods, reason = "how cargo tells a build script")]
     let told = |name: &str| std::env::var(name);
     if told("CARGO_CFG_TARGET_OS")? == "linux" && told("CARGO_CFG_TARGET_ENV")? == "gnu" {
-        // Half a MiB that is read at every start, and so resident, comes down to some KiB. glibc
-        // understands them since 2.36.
-        println!("cargo:rustc-link-arg-bins=-Wl,-z,pack-relative-relocs");
+        // At a fixed address nothing has to be relocated. Otherwise each start writes a third of a
+        // MiB of tables, which no other process shares and which cannot be read from the file again.
+        println!("cargo:rustc-link-arg-bins=-no-pie");
         // lld, which rustc brings, and GNU ld understand these scripts; mold does not.
         if told("PROFILE")? == "release" {
             for script in ["no-unwind-tables.ld", "text-order.ld"] {

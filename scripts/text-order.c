@@ -4,8 +4,9 @@
  *
  * FUNCTIONS has the addresses of the functions in the program's file, CALLED gets those that were called: one
  * hexadecimal number a line. Every function begins with a breakpoint that is removed at its first call, so the program
- * soon runs at its usual speed. For position-independent programs on x86_64. */
+ * soon runs at its usual speed. For x86_64. */
 #define _GNU_SOURCE
+#include <elf.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <signal.h>
@@ -43,9 +44,14 @@ static int memory_of(pid_t task) {
   return open(path, O_RDWR);
 }
 
-/* Where the first page of the program's file is mapped. */
+/* Where the first page of the program's file is mapped; 0 when the addresses in the file are final. */
 static unsigned long find_base(const char *file) {
   char path[64], line[8192];
+  Elf64_Ehdr header = {0};
+  int program_file = open(file, O_RDONLY);
+  if (program_file < 0 || read(program_file, &header, sizeof header) != sizeof header) fail(file);
+  close(program_file);
+  if (header.e_type == ET_EXEC) return 0;
   snprintf(path, sizeof path, "/proc/%d/maps", program);
   FILE *maps = fopen(path, "r");
   while (maps && fgets(line, sizeof line, maps))
