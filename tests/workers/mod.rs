@@ -241,6 +241,24 @@ fn an_eviction_ends_the_plan_that_is_being_executed() {
 }
 
 #[test]
+fn the_created_container_of_a_deleted_pod_is_not_started() {
+    let bench = Bench::start();
+    let (web, last) = (Pod::running("web"), Pod::running("z"));
+    let held = bench.proxy.on("CreateContainer").pod("web").times(1).hang();
+    bench.wish(&[&web, &last]);
+    bench.wait_running("z");
+    bench.wait_called("CreateContainer", "web", 1);
+    bench.wish(&[]);
+    // The workers hear of it in the order of the pods' names.
+    bench.wait_gone("z");
+    bench.proxy.lift(held);
+    bench.wait_gone("web");
+    let order = bench.order("web");
+    assert!(order.iter().all(|method| method != "StartContainer"), "{order:?}");
+    assert!(order.iter().any(|method| method == "RemoveContainer"), "{order:?}");
+}
+
+#[test]
 fn a_runtime_that_goes_away_ends_a_kill_which_is_tried_again() {
     let bench = Bench::start();
     bench.wish(&[&Pod::running("web").container("other", FOREVER)]);

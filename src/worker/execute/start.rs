@@ -22,8 +22,10 @@ use crate::{
     },
     volume::{HostMount, MountInputs, RecursiveReadOnly},
 };
+use futures_util::FutureExt as _;
 use images::{ImageOfVolume, Images, VolumeImages};
 use std::{
+    future::ready,
     net::IpAddr,
     path::PathBuf,
     sync::{Arc, atomic::Ordering},
@@ -152,11 +154,7 @@ impl Start<'_> {
         let (id, termination_log, log_path) = match made {
             Ok(made) => made,
             Err(NotMade::Config(error)) => return Err(self.config_failed(error.message())),
-            Err(NotMade::NotWanted) => {
-                let step = Step::Config { container: self.action.name.clone() };
-                let message = "the container is not wanted any more".to_owned();
-                return Err(Box::new(self.request.failure(step, "CreateContainerError", message)));
-            }
+            Err(NotMade::NotWanted) => return Err(self.not_wanted("CreateContainerError")),
             Err(NotMade::Runtime(error)) => return Err(Box::pin(self.not_created(&error)).await),
         };
         self.event(EventKind::Normal, "Created", "Container created".to_owned());
@@ -183,20 +181,25 @@ impl Start<'_> {
     /// Starts what was created.
     async fn run(&self, mut made: ObservedContainer) -> Result<ObservedContainer, Box<Failure>> {
         let deadline = self.host.settings.request_timeout;
-        let call = || -> Call<'_, _> { Box::pin(self.host.runtime.start_container(&made.id)) };
+        let call = || -> Call<'_, Option<_>> {
+            match self.request.cancel.is_cancelled() {
+                true => Box::pin(ready(None)),
+                false => Box::pin(self.host.runtime.start_container(&made.id).map(Some)),
+            }
+        };
         let started = self
             .request
             .awaited_in_turn(self.host, StartCall::StartContainer, deadline, call)
             .await;
-        if let Err(error) = started {
-            let step = Step::Start { container: self.action.name.clone(), id: made.id.clone() };
-            let message = self.host.explained(error.message());
-            // As in the kubelet's events, so that all failures of a crash loop are one event.
-            let shown = message.replace(made.id.as_str(), &self.action.name);
-            self.event(EventKind::Warning, "Failed", format!("Error: {shown}"));
-            let mut failure = self.request.failure(step, "RunContainerError", message);
+        let failure = match started {
+            Some(Ok(())) => None,
+            Some(Err(error)) => Some(self.not_started(&error, &made)),
+            // Not `Step::Start`: the container can still be started.
+            None => Some(self.not_wanted("RunContainerError")),
+        };
+        if let Some(mut failure) = failure {
             failure.left = Some(Box::new(made));
-            return Err(Box::new(failure));
+            return Err(failure);
         }
         made.state = ContainerState::Running { started_at: clock::now().wall };
         self.event(EventKind::Normal, "Started", "Container started".to_owned());
@@ -206,6 +209,22 @@ impl Start<'_> {
             Some(hook) => Box::pin(self.post_start(hook, made)).await,
             None => Ok(made),
         }
+    }
+
+    fn not_started(&self, error: &CriError, made: &ObservedContainer) -> Box<Failure> {
+        let step = Step::Start { container: self.action.name.clone(), id: made.id.clone() };
+        let message = self.host.explained(error.message());
+        // As in the kubelet's events, so that all failures of a crash loop are one event.
+        let shown = message.replace(made.id.as_str(), &self.action.name);
+        self.event(EventKind::Warning, "Failed", format!("Error: {shown}"));
+        Box::new(self.request.failure(step, "RunContainerError", message))
+    }
+
+    /// The failure of a start that was cancelled before the runtime was asked.
+    fn not_wanted(&self, reason: &str) -> Box<Failure> {
+        let step = Step::Config { container: self.action.name.clone() };
+        let message = "the container is not wanted any more".to_owned();
+        Box::new(self.request.failure(step, reason, message))
     }
 
     /// Calls the hook. A container whose hook fails is stopped. The call is dropped when the pod is
