@@ -32,8 +32,14 @@
 //!   containers.
 //! - The agent is killed: both calls end. The next start plans the end from what still runs and
 //!   from the time that is left. A hook that was cut off is called again.
+//!
+//! Volumes that are written beside the start of a container, because an object has changed, are
+//! such work too: when that hangs and the start has ended, only the end of the pod goes on beside it.
 
-use super::execute::{Call, Progress, Request, StopControl};
+use super::{
+    execute::{Call, Progress, Request, StopControl},
+    objects::ObjectsRead,
+};
 use crate::{
     model::{PodKey, PodUid},
     plan::{Action, Outcome, PodOrders},
@@ -41,23 +47,30 @@ use crate::{
 use futures_util::future::join;
 use tokio::sync::watch;
 
-/// An action under way that stops containers.
-pub(super) struct EarlierStop {
+/// An action under way that stops containers or writes volumes.
+pub(super) struct EarlierWork {
     key: PodKey,
     uid: PodUid,
     control: StopControl,
     progress: watch::Sender<Progress>,
     outcome: Call<'static, Outcome>,
+    /// What volumes are written from.
+    objects: ObjectsRead,
 }
 
-impl EarlierStop {
-    pub(super) fn new(request: &Request, outcome: Call<'static, Outcome>) -> Self {
+impl EarlierWork {
+    pub(super) fn new(
+        request: &Request,
+        outcome: Call<'static, Outcome>,
+        objects: ObjectsRead,
+    ) -> Self {
         Self {
             key: request.key.clone(),
             uid: request.uid.clone(),
             control: request.stop_control.clone(),
             progress: request.progress.clone(),
             outcome,
+            objects,
         }
     }
 
@@ -92,7 +105,7 @@ impl EarlierStop {
             let (outcome, earlier) = join(kill_pod, self.outcome).await;
             if let Outcome::Failed(failure) = earlier {
                 let err = failure.message;
-                tracing::debug!(pod = %self.key, err, "an earlier stop has failed");
+                tracing::debug!(pod = %self.key, err, "earlier work has failed");
             }
             outcome
         })
@@ -104,11 +117,12 @@ impl EarlierStop {
     }
 }
 
-/// Waits for the end of an earlier stop; for ever when there is none. It may be dropped and called
-/// again.
-pub(super) async fn stopped(earlier: &mut Option<EarlierStop>) -> Outcome {
+/// Waits for the end of earlier work, and tells what it has written volumes from; for ever when there
+/// is none. It may be dropped and called again.
+pub(super) async fn ended(earlier: &mut Option<EarlierWork>) -> (Outcome, ObjectsRead) {
     let Some(current) = earlier else { return std::future::pending().await };
     let outcome = (&mut current.outcome).await;
+    let objects = std::mem::take(&mut current.objects);
     *earlier = None;
-    outcome
+    (outcome, objects)
 }

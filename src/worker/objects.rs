@@ -62,7 +62,7 @@ impl ObjectsRead {
         self.objects.is_empty() && self.tokens.is_empty() && self.metadata.is_none()
     }
 
-    fn has_same_data(&self, other: &Self) -> bool {
+    pub(super) fn has_same_data(&self, other: &Self) -> bool {
         let (objects, others) = (&self.objects, &other.objects);
         objects.keys().eq(others.keys())
             && objects.values().zip(others.values()).all(|(a, b)| a.has_same_data(b))

@@ -3,7 +3,7 @@
 use super::{
     Input, counted,
     deadline::Deadline,
-    earlier::EarlierStop,
+    earlier::{EarlierWork, ended},
     execute::{Call, Progress, Request, StopControl, execute},
     objects::ObjectsRead,
     report::Remembered,
@@ -17,10 +17,7 @@ use crate::{
     podspec::{self, are_objects_known},
 };
 use futures_util::future::join;
-use std::{
-    pin::Pin,
-    sync::{Arc, atomic::AtomicU64},
-};
+use std::sync::{Arc, atomic::AtomicU64};
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
@@ -31,7 +28,10 @@ struct Execution {
     /// The image of the container that it starts.
     image: Option<String>,
     deadline: Deadline,
-    refresh: Option<Refresh>,
+    /// Volumes that are being written beside it.
+    refresh: Option<EarlierWork>,
+    /// What volumes could not be written from.
+    refused: Option<ObjectsRead>,
     /// The latest input.
     input: Input,
 }
@@ -69,10 +69,10 @@ impl Worker {
         action: &Arc<Action>,
     ) -> (Arc<Request>, Call<'static, Outcome>) {
         let (uid, earlier) = (action.uid(), self.earlier.take());
-        let progress = earlier.as_ref().map(EarlierStop::progress).unwrap_or_default();
+        let progress = earlier.as_ref().map(EarlierWork::progress).unwrap_or_default();
         self.reporter.progress = Some(progress.subscribe());
         let mut request = self.request(input, uid, self.records.pod_for(uid, input), progress);
-        request.earlier_stop = earlier.as_ref().map(EarlierStop::control);
+        request.earlier_stop = earlier.as_ref().map(EarlierWork::control);
         let request = Arc::new(request);
         let (host, action) = (Arc::clone(&self.host), Arc::clone(action));
         let of_call = Arc::clone(&request);
@@ -91,7 +91,7 @@ impl Worker {
     /// Executes one action and still reads the input: a changed wish cancels a pull, a listing
     /// appears in the view, and a call past its soft deadline is shown. Returns `None` in two cases.
     /// The agent stops while the action may be dropped: its next start plans the action again. Or
-    /// the pod is to end while the action stops containers: the action goes on as [`EarlierStop`].
+    /// the pod is to end while the action stops containers: the action goes on as [`EarlierWork`].
     pub(super) async fn perform(
         &mut self,
         input: &Input,
@@ -105,6 +105,7 @@ impl Worker {
             image: image_of(self.records.pod_for(action.uid(), input).as_deref(), &action),
             deadline: Deadline::of(&action, request.pod.clone(), &input.orders),
             refresh: None,
+            refused: None,
             input: input.clone(),
             action,
             request,
@@ -117,17 +118,20 @@ impl Worker {
             tokio::select! {
                 biased;
                 outcome = &mut running => {
-                    self.reporter.progress = None;
                     self.pod_start.images_took(&request.uid, request.images_took());
-                    // The next action may write the same volumes.
-                    if let Some((done, objects)) = finished(refresh).await {
-                        self.objects.take(&done, objects);
-                    }
+                    // The next action may write the same volumes, so it waits. The write may hang.
+                    self.earlier = refresh.take();
+                    let earlier = self.earlier.as_ref().map(EarlierWork::progress);
+                    self.reporter.progress = earlier.map(|progress| progress.subscribe());
                     return Some(outcome);
                 }
-                Some((done, objects)) = finished(refresh) => {
-                    self.objects.take(&done, objects);
-                    current.refresh = if done.is_success() { self.refresh(&current) } else { None };
+                (done, objects) = ended(refresh) => {
+                    if done.is_success() {
+                        self.objects.take(&done, objects);
+                    } else {
+                        current.refused = Some(objects);
+                    }
+                    current.refresh = self.refresh(&current);
                 }
                 changed = self.input.changed(), if listening => {
                     listening = changed.is_ok();
@@ -152,7 +156,8 @@ impl Worker {
             if current.overtake(&observed) {
                 self.pod_start.images_took(&current.request.uid, current.request.images_took());
                 let outcome = beside(running, current.refresh.take());
-                self.earlier = Some(EarlierStop::new(&current.request, outcome));
+                let objects = ObjectsRead::default();
+                self.earlier = Some(EarlierWork::new(&current.request, outcome, objects));
                 return None;
             }
             self.memory.take_probes(&current.input.probes, &observed);
@@ -191,21 +196,24 @@ impl Worker {
     }
 
     /// Writes the volumes of a pod whose objects have changed, beside the start of a container,
-    /// which lasts as long as the pull of its image.
-    fn refresh(&self, current: &Execution) -> Option<Refresh> {
+    /// which lasts as long as the pull of its image. A write that has failed is not tried again with
+    /// the same objects: the next `PreparePod` is, and has a back-off.
+    fn refresh(&self, current: &Execution) -> Option<EarlierWork> {
         let (input, uid) = (&current.input, current.action.uid());
         let pod = input.orders.goes_on(uid)?;
         let objects = ObjectsRead::of(&pod.pod, &input.objects);
         let known = || are_objects_known(&pod.pod, &input.objects);
-        if objects.is_empty() || self.objects.are_written(input) || !known() {
+        let refused = current.refused.as_ref().is_some_and(|tried| tried.has_same_data(&objects));
+        if objects.is_empty() || refused || self.objects.are_written(input) || !known() {
             return None;
         }
-        let request = self.request_beside(input, pod);
-        let host = Arc::clone(&self.host);
-        Some(Box::pin(async move {
-            let action = Action::PreparePod { uid: request.uid.clone() };
-            (execute(&host, &request, &action).await, objects)
-        }))
+        let request = Arc::new(self.request_beside(input, pod));
+        let (host, of_call) = (Arc::clone(&self.host), Arc::clone(&request));
+        let outcome = Box::pin(async move {
+            let action = Action::PreparePod { uid: of_call.uid.clone() };
+            execute(&host, &of_call, &action).await
+        });
+        Some(EarlierWork::new(&request, outcome, objects))
     }
 
     /// A request for work beside the actions of a plan.
@@ -238,22 +246,11 @@ impl Worker {
     }
 }
 
-/// Volumes that are being written, and from what.
-type Refresh = Pin<Box<dyn Future<Output = (Outcome, ObjectsRead)> + Send>>;
-
 /// An action that ends when the volumes are written as well, so that nothing is removed before.
 /// What it was written from is not remembered: the pod is to end.
-fn beside(running: Call<'static, Outcome>, refresh: Option<Refresh>) -> Call<'static, Outcome> {
+fn beside(running: Call<'static, Outcome>, refresh: Option<EarlierWork>) -> Call<'static, Outcome> {
     let Some(refresh) = refresh else { return running };
-    Box::pin(async move { join(running, refresh).await.0 })
-}
-
-/// Waits for its end; `None` at once when there is none. It may be dropped and called again.
-async fn finished(refresh: &mut Option<Refresh>) -> Option<(Outcome, ObjectsRead)> {
-    match refresh {
-        Some(refresh) => Some(refresh.await),
-        None => None,
-    }
+    Box::pin(async move { join(running, refresh.finish()).await.0 })
 }
 
 /// The image of the container that a start is about.

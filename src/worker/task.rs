@@ -3,7 +3,7 @@
 use super::{
     Input,
     counted::{self, Ends, PodStart},
-    earlier::{EarlierStop, stopped},
+    earlier::{EarlierWork, ended},
     execute::Host,
     objects::{ObjectsRead, ObjectsUsed},
     records::Records,
@@ -87,8 +87,9 @@ pub(super) struct Worker {
     /// Changes when the files of this pod may be lost.
     losses: watch::Receiver<u64>,
     pub(super) objects: ObjectsUsed,
-    /// The stop of containers that the end of their pod has overtaken.
-    pub(super) earlier: Option<EarlierStop>,
+    /// The stop of containers that the end of their pod has overtaken, or a write of volumes that
+    /// lasts longer than the action beside which it began.
+    pub(super) earlier: Option<EarlierWork>,
     /// The image of a new revision that is being fetched.
     pub(super) fetching: Option<Fetching>,
     pub(super) rollout: Rollout,
@@ -310,7 +311,7 @@ impl Worker {
             let latest = self.input.borrow().clone();
             let overtaken =
                 self.input.has_changed().is_err() || self.acted_on(&latest).orders != input.orders;
-            if failed && ends_pass || overtaken {
+            if failed && ends_pass || overtaken || self.earlier.is_some() {
                 return;
             }
         }
@@ -391,9 +392,9 @@ impl Worker {
                 self.take_fetched(&fetch, &outcome);
                 true
             }
-            outcome = stopped(&mut self.earlier) => {
+            (outcome, objects) = ended(&mut self.earlier) => {
                 self.reporter.progress = None;
-                Box::pin(self.take_outcome(outcome, ObjectsRead::default())).await;
+                Box::pin(self.take_outcome(outcome, objects)).await;
                 true
             }
             () = self.reporter.progressed() => true,

@@ -26,9 +26,9 @@ use nodelet::{
     image::{CredentialPaths, ImageSettings, Images, PullRecords, VerificationPolicy},
     manifest::{self, Context},
     model::{
-        CgroupDriver, DesiredPod, Evicted, Hold, HoldStop, Known, MachineState, NodeProbes,
-        NodeScheduling, OWNER_LABEL, PodKey, PodView, PodViews, PressureOrders, SourceKind,
-        SourceView, ToldDriver,
+        CgroupDriver, DataObject, Datum, DesiredPod, Evicted, Hold, HoldStop, Known, MachineState,
+        NodeObjects, NodeProbes, NodeScheduling, OWNER_LABEL, ObjectKey, ObjectKind, Origin,
+        PodKey, PodView, PodViews, PressureOrders, SourceKind, SourceView, ToldDriver,
     },
     plan::PlanSettings,
     pleg::{Pleg, PlegSettings},
@@ -85,7 +85,8 @@ pub(super) struct Bench {
     log: watch::Receiver<Arc<EventLog>>,
     source: watch::Sender<Arc<SourceSnapshot>>,
     _machine: watch::Sender<MachineState>,
-    _node_ips: watch::Sender<Arc<[IpAddr]>>,
+    node_ips: watch::Sender<Arc<[IpAddr]>>,
+    objects: watch::Sender<Arc<NodeObjects>>,
     _probes: watch::Sender<Arc<NodeProbes>>,
     pressure: watch::Sender<Arc<PressureOrders>>,
     scheduling: watch::Sender<Option<Arc<NodeScheduling>>>,
@@ -152,6 +153,7 @@ impl Bench {
         let volumes = Volumes::open(&root, Some(1 << 30)).unwrap();
         let files = host_files(&slot, root);
         let node_ips = watch::Sender::default();
+        let objects = watch::Sender::new(no_objects());
         let host = Host {
             images: Images::new(runtime.clone(), image_settings(slot.dir())),
             runtime,
@@ -181,7 +183,7 @@ impl Bench {
             node: node(),
             scheduling: Some(scheduling.subscribe()),
             probes: probes.subscribe(),
-            objects: Vec::new(),
+            objects: vec![objects.subscribe()],
             pressure: pressure.subscribe(),
             asking: mpsc::channel(1).1,
             records: loaded.pods,
@@ -201,7 +203,8 @@ impl Bench {
             log,
             source,
             _machine: machine,
-            _node_ips: node_ips,
+            node_ips,
+            objects,
             _probes: probes,
             pressure,
             scheduling,
@@ -222,6 +225,30 @@ impl Bench {
         let labels = [(key.to_owned(), value.to_owned())].into();
         let scheduling = NodeScheduling { labels, ..NodeScheduling::default() };
         self.scheduling.send_replace(Some(Arc::new(scheduling)));
+    }
+
+    /// There is this ConfigMap with the one key `key`, and no other object.
+    pub(super) fn configure(&self, name: &str, value: &str) {
+        let key = ObjectKey {
+            kind: ObjectKind::ConfigMap,
+            namespace: "default".into(),
+            name: name.into(),
+        };
+        let object = DataObject {
+            key: key.clone(),
+            data: [("key".into(), Datum::Text(value.into()))].into(),
+            immutable: false,
+            secret_type: "".into(),
+            origin: origin(),
+        };
+        let mut objects = NodeObjects::clone(&no_objects());
+        objects.found.insert(key, Arc::new(object));
+        self.objects.send_replace(Arc::new(objects));
+    }
+
+    /// The node has this address, which every worker reports.
+    pub(super) fn address(&self, address: IpAddr) {
+        self.node_ips.send_replace([address].into());
     }
 
     /// The pressure loop has evicted these pods. The workers hear of it in the order of the pods'
@@ -345,6 +372,11 @@ impl Bench {
         id
     }
 
+    /// The directory of a pod below the root directory.
+    pub(super) fn pod_dir(&self, pod: &Pod) -> PathBuf {
+        self.slot.dir().join("root/pods").join(desired(pod).uid.as_str())
+    }
+
     /// Makes the cgroup of a pod without requests in the tree of [`Self::start_with_cgroups`].
     pub(super) fn cgroup(&self, pod: &Pod) -> PathBuf {
         let name = format!("pod{}", desired(pod).uid);
@@ -445,6 +477,15 @@ fn cgroup_tree(root: Option<&Path>) -> Cgroups {
     let cgroups = Cgroups::on_hierarchies(vec![hierarchy], &settings).unwrap();
     cgroups.runtime_tells(ToldDriver::NotOffered);
     cgroups
+}
+
+fn origin() -> Origin {
+    let location = "/manifests".into();
+    Origin { source: SourceKind::File, location, document: 0, line: 1 }
+}
+
+fn no_objects() -> Arc<NodeObjects> {
+    Arc::new(NodeObjects { known: true, ..NodeObjects::default() })
 }
 
 fn no_pressure() -> watch::Sender<Arc<PressureOrders>> {

@@ -17,7 +17,9 @@ use nodelet::{
 use serde_json::{Value, json};
 use std::{
     fs,
-    path::Path,
+    net::IpAddr,
+    os::unix::fs::OpenOptionsExt as _,
+    path::{Path, PathBuf},
     process::{Child, Command, Stdio},
     slice,
     time::Duration,
@@ -256,6 +258,75 @@ fn the_created_container_of_a_deleted_pod_is_not_started() {
     let order = bench.order("web");
     assert!(order.iter().all(|method| method != "StartContainer"), "{order:?}");
     assert!(order.iter().any(|method| method == "RemoveContainer"), "{order:?}");
+}
+
+/// A pod with a volume of the ConfigMap `settings` and a host path, whose volumes are therefore
+/// written on a thread of their own.
+fn configured_pod() -> Pod {
+    let volumes = json!([
+        { "name": "config", "configMap": { "name": "settings" } },
+        { "name": "host", "hostPath": { "path": "/" } },
+    ]);
+    let mounts = json!([{ "name": "config", "mountPath": "/config" }]);
+    Pod::running("web").set("volumes", volumes).set("containers/0/volumeMounts", mounts)
+}
+
+/// The file that tells that the volume of [`configured_pod`] is complete.
+fn marker_of(bench: &Bench, pod: &Pod) -> PathBuf {
+    bench.pod_dir(pod).join("plugins/kubernetes.io~configmap/config/ready")
+}
+
+#[test]
+fn a_pod_ends_while_the_write_of_its_volumes_hangs() {
+    let bench = Bench::start();
+    bench.configure("settings", "one");
+    let web = configured_pod();
+    let held = bench.proxy.on("StartContainer").pod("web").times(1).hang();
+    bench.wish(&[&web]);
+    bench.wait_called("StartContainer", "web", 1);
+    // The end of the next write hangs until somebody opens the other end.
+    let marker = marker_of(&bench, &web);
+    fs::remove_file(&marker).unwrap();
+    nix::unistd::mkfifo(&marker, nix::sys::stat::Mode::S_IRWXU).unwrap();
+    bench.configure("settings", "two");
+    let file = bench.pod_dir(&web).join("volumes/kubernetes.io~configmap/config/key");
+    bench.wait("the volume is written", || fs::read_to_string(&file).unwrap(), |key| key == "two");
+    bench.proxy.lift(held);
+    bench.wait_running("web");
+    bench.wait_view("the hang is named", "web", |view| {
+        let hung = view.and_then(|view| view.hung.as_deref());
+        hung.is_some_and(|hung| hung.starts_with("looking at host paths"))
+    });
+    bench.wish(&[]);
+    bench.wait_called("StopContainer", "web", 1);
+    let mut reader = fs::OpenOptions::new();
+    let _reader = reader.read(true).custom_flags(nix::libc::O_NONBLOCK).open(&marker).unwrap();
+    bench.wait_gone("web");
+}
+
+#[test]
+fn volumes_that_cannot_be_written_are_not_tried_at_each_input() {
+    let bench = Bench::start();
+    bench.configure("settings", "one");
+    let web = configured_pod();
+    bench.proxy.on("StartContainer").pod("web").hang();
+    bench.wish(&[&web]);
+    bench.wait_called("StartContainer", "web", 1);
+    let marker = marker_of(&bench, &web);
+    fs::remove_file(&marker).unwrap();
+    fs::create_dir(&marker).unwrap();
+    let failures = || bench.events("FailedMount", "unmounted volumes=[config]");
+    for number in 1..=2 {
+        bench.configure("settings", &format!("changed {number} times"));
+        bench.wait("the write fails", failures, |count| *count >= number);
+        let address = IpAddr::from([10, 0, 0, u8::try_from(number).unwrap()]);
+        bench.address(address);
+        bench.wait_view("the worker has read its input", "web", |view| {
+            let shown = view.and_then(|view| view.status.host_ip.as_deref());
+            shown == Some(&*address.to_string())
+        });
+    }
+    assert_eq!(failures(), 2);
 }
 
 #[test]
