@@ -255,9 +255,11 @@ fn check_paths(files: &VolumeFiles) -> Result<(), VolumeError> {
     Ok(())
 }
 
-/// A directory that this module has made.
+/// A directory that this module has made. Its name begins with the year, which a wrong clock may set
+/// to any.
 fn is_own(name: &str) -> bool {
-    name.starts_with("..2") && !name.contains('/')
+    let year = name.strip_prefix("..");
+    year.is_some_and(|year| year.starts_with(|c: char| c.is_ascii_digit()) && !year.contains('/'))
 }
 
 fn set_mode(path: &Path, mode: u32) -> Result<(), VolumeError> {

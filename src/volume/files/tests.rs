@@ -71,6 +71,23 @@ fn the_same_files_are_not_written_again() {
 }
 
 #[test]
+fn files_from_before_2000_stay_until_others_are_complete() {
+    let volume = tempfile::tempdir().unwrap();
+    write(volume.path(), &files(&[("a", "old", 0o644)]), None).unwrap();
+    // As if the clock had not been set yet.
+    let early = "..1970_01_01_00_00_09.000000000";
+    fs::rename(volume.path().join(data(volume.path())), volume.path().join(early)).unwrap();
+    fs::remove_file(volume.path().join(DATA)).unwrap();
+    symlink(early, volume.path().join(DATA)).unwrap();
+    assert!(!write(volume.path(), &files(&[("a", "old", 0o644)]), None).unwrap());
+    assert_eq!(data(volume.path()), Path::new(early));
+    let new = files(&[("a", "new", 0o644)]);
+    let new = Volume { directory: volume.path(), files: &new, group: None };
+    new.remove_unfinished().unwrap();
+    assert_eq!(fs::read_to_string(volume.path().join("a")).unwrap(), "old");
+}
+
+#[test]
 fn any_difference_is_written() {
     let first = [("a", "one", 0o644), ("b", "two", 0o644)];
     for second in [
