@@ -183,7 +183,8 @@ impl Records {
     }
 
     /// Saves that the incarnation has ended for good, with its status. One of the API server may
-    /// have ended without ever having run.
+    /// have ended without ever having run. The end may be decided while containers run: the status
+    /// is saved once more when they have ended, because it has their exit codes then.
     pub(super) async fn end(
         &mut self,
         store: &Store,
@@ -197,7 +198,8 @@ impl Records {
         let Some(record) = self.records.iter_mut().find(|record| record.uid == *uid) else {
             return;
         };
-        if record.terminal.as_ref() == Some(terminal) {
+        let saved = record.terminal.as_ref() == Some(terminal);
+        if saved && (record.status == status || status.as_deref().is_none_or(has_running)) {
             return;
         }
         record.terminal = Some(terminal.clone());
@@ -328,6 +330,17 @@ impl Records {
     }
 }
 
+/// True when a container of the pod runs.
+fn has_running(status: &k8s::PodStatus) -> bool {
+    let lists = [
+        &status.init_container_statuses,
+        &status.container_statuses,
+        &status.ephemeral_container_statuses,
+    ];
+    let mut all = lists.into_iter().flatten().flatten();
+    all.any(|one| one.state.as_ref().is_some_and(|state| state.running.is_some()))
+}
+
 /// When a pod of the API server was accepted, if its status says so: its record was lost.
 fn started_before(pod: &k8s::Pod) -> Option<Timestamp> {
     let status = pod.status.as_ref().filter(|_| !is_static(pod))?;
@@ -402,6 +415,42 @@ mod tests {
         records.end(&store, &wish, &uid, (&terminal, None)).await;
         assert!(records.of(&uid).unwrap().has_ended());
         assert!(!records.note_deleted(&uid), "its phase is known");
+        drop(store);
+        while tasks.join_next().await.is_some() {}
+    }
+
+    #[tokio::test]
+    async fn a_record_gets_the_exit_codes_after_the_end_was_decided() {
+        let dir = tempfile::tempdir().unwrap();
+        let (store, writer, _) =
+            Store::lock_and_open(&dir.path().join("root"), &dir.path().join("run"), None).unwrap();
+        let mut tasks = tokio::task::JoinSet::new();
+        tasks.spawn(writer.run());
+        let (key, uid) = (PodKey::new("default", "web"), PodUid::from("a"));
+        let mut records = Records::new(key.clone(), Vec::new(), clock::now());
+        records.records.push(PodRecord::new(key, uid.clone(), Arc::default()));
+        let status = |state: serde_json::Value| -> Option<Arc<k8s::PodStatus>> {
+            let status = serde_json::json!({"containerStatuses": [
+                {"name": "web", "image": "", "imageID": "", "ready": false, "restartCount": 0,
+                 "state": state},
+            ]});
+            Some(Arc::new(serde_json::from_value(status).unwrap()))
+        };
+        let terminal = Terminal::of_phase(crate::model::TerminalPhase::Failed);
+        let runs = |since: &str| status(serde_json::json!({"running": {"startedAt": since}}));
+        let ended = status(serde_json::json!({"terminated": {"exitCode": 3}}));
+        let (first, second) = (runs("2026-01-01T00:00:00Z"), runs("2026-01-01T00:00:01Z"));
+        for (shown, saved, written) in [
+            (&first, &first, true),
+            (&second, &first, false),
+            (&ended, &ended, true),
+            (&ended, &ended, false),
+        ] {
+            records.saved = false;
+            records.end(&store, &Wish::Gone, &uid, (&terminal, shown.clone())).await;
+            assert_eq!(records.of(&uid).unwrap().status, *saved);
+            assert_eq!(records.saved, written);
+        }
         drop(store);
         while tasks.join_next().await.is_some() {}
     }
