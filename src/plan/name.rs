@@ -65,8 +65,13 @@ fn retiring(input: &NameInput<'_>) -> BTreeSet<PodUid> {
         input.known.iter().map(|known| known.uid.clone()).collect_ordered();
     uids.extend(input.occupancy().own_sandboxes().map(|sandbox| sandbox.uid.clone()));
     uids.retain(|uid| {
-        let killed = input.incarnation(uid).is_some_and(|known| known.kill.is_some());
-        killed || input.hold_of(uid).is_some() || input.orders.wish.is_without(uid)
+        let (known, wish) = (input.incarnation(uid), &input.orders.wish);
+        let killed = known.is_some_and(|known| known.kill.is_some());
+        let recorded = known.and_then(|known| known.pod.as_deref());
+        killed
+            || input.hold_of(uid).is_some()
+            || wish.is_without(uid)
+            || recorded.is_some_and(|pod| wish.begins_anew(uid, pod))
     });
     uids
 }

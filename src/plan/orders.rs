@@ -8,6 +8,7 @@ use super::kill::grace_seconds;
 use crate::model::{
     Asked, DesiredPod, Hold, HoldStop, PodEnd, PodUid, ResizeWait, Shutdown, k8s, priority_of,
 };
+use crate::podspec::{has_same_class, is_static};
 use std::sync::Arc;
 
 /// Everything that the set of workers tells one worker.
@@ -142,6 +143,15 @@ impl Wish {
             Self::Gone => true,
             Self::Keep { .. } | Self::Undecided => false,
         }
+    }
+
+    /// True when the wished pod has the uid of this recorded incarnation and begins anew all the same:
+    /// a manifest that sets the uid was given another QoS class. The class is in the name of the
+    /// cgroup, so a pod can't change it.
+    #[must_use]
+    pub fn begins_anew(&self, uid: &PodUid, recorded: &k8s::Pod) -> bool {
+        let Self::Run(pod) = self else { return false };
+        pod.uid == *uid && is_static(&pod.pod) && !has_same_class(&pod.pod, recorded)
     }
 
     /// The pod that may run or keep running, or whose object is still there.

@@ -29,8 +29,8 @@ use crate::{
     },
     podspec::{
         are_objects_known, check_env_objects, check_image_volume, check_user_namespace,
-        check_volume_objects, image_volumes, is_made_from_objects, is_mounted, is_static,
-        needed_images, runtime_handler,
+        check_volume_objects, has_same_class, image_volumes, is_made_from_objects, is_mounted,
+        is_static, needed_images, runtime_handler,
     },
 };
 use serde::{Deserialize, Serialize};
@@ -195,10 +195,11 @@ impl PodMemory {
 }
 
 /// True when `wished` replaces the recorded revision: it has another uid, or (with a uid from the
-/// manifest) containers with other images. Other changes under the same uid are made in place.
+/// manifest) another QoS class or containers with other images. Other changes under the same uid are
+/// made in place.
 #[must_use]
 pub fn replaces(wished: &DesiredPod, uid: &PodUid, revision: &str, recorded: &k8s::Pod) -> bool {
-    if wished.uid != *uid {
+    if wished.uid != *uid || !has_same_class(&wished.pod, recorded) {
         return true;
     }
     let old: BTreeMap<&str, Option<&str>> =
@@ -235,7 +236,9 @@ pub fn plan_update(input: &UpdateInput<'_>, now: Now) -> UpdatePlan {
         }
         return waits(hold.message.clone(), true);
     }
-    if let Some(why) = input.orders.after.as_deref().filter(|_| wished.uid != standing.uid) {
+    let wish = &input.orders.wish;
+    let anew = wished.uid != standing.uid || wish.begins_anew(&standing.uid, &standing.pod);
+    if let Some(why) = input.orders.after.as_deref().filter(|_| anew) {
         return waits(why.to_owned(), false);
     }
     match missing_objects(&wished.pod, input.objects) {

@@ -135,7 +135,7 @@ pub fn burstable_shares<'a>(specs: impl IntoIterator<Item = &'a k8s::PodSpec>) -
 /// (none for guaranteed pods) and `pod<uid>`.
 #[must_use]
 pub fn pod_cgroup_name(pod: &k8s::Pod) -> Vec<String> {
-    let tier = match pod.spec.as_ref().map_or(QosClass::BestEffort, qos_class) {
+    let tier = match class_of(pod) {
         QosClass::Guaranteed => None,
         QosClass::Burstable => Some("burstable".to_owned()),
         QosClass::BestEffort => Some("besteffort".to_owned()),
@@ -144,6 +144,16 @@ pub fn pod_cgroup_name(pod: &k8s::Pod) -> Vec<String> {
     name.extend(tier);
     name.push(format!("pod{}", uid_of(pod)));
     name
+}
+
+fn class_of(pod: &k8s::Pod) -> QosClass {
+    pod.spec.as_ref().map_or(QosClass::BestEffort, qos_class)
+}
+
+/// Whether two pods have the same QoS class.
+#[must_use]
+pub fn has_same_class(one: &k8s::Pod, other: &k8s::Pod) -> bool {
+    std::ptr::eq(one, other) || class_of(one) == class_of(other)
 }
 
 /// Shares of an amount in thousandths of a cpu; none is the minimum.

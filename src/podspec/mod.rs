@@ -37,7 +37,7 @@ pub use after::{after, is_job};
 pub(crate) use cgroup::hugepage_limits;
 pub use cgroup::{
     CgroupOptions, HugepageLimit, PodCgroup, burstable_shares, cgroup_amounts, cpu_quota_micros,
-    cpu_shares, effective_limits, pod_cgroup, pod_cgroup_name, weight_of_shares,
+    cpu_shares, effective_limits, has_same_class, pod_cgroup, pod_cgroup_name, weight_of_shares,
 };
 pub use claims::{
     BoundVolume, ClaimError, ClaimedVolumes, MeasuredClaim, are_claims_known, bound_volume,

@@ -168,7 +168,9 @@ impl Records {
             // here on, it begins anew once this removal is done.
             Action::RemoveContainer(_) | Action::RemoveSandbox(_) | Action::CleanUp { .. } => {
                 let at_once = KillDeadline { at: now.boot, grace_seconds: 0 };
-                (input.orders.wish.is_without(uid) || input.orders.hold_on(uid).is_some())
+                let (orders, record) = (&input.orders, self.of(uid));
+                let anew = record.is_some_and(|record| orders.wish.begins_anew(uid, &record.pod));
+                (anew || orders.wish.is_without(uid) || orders.hold_on(uid).is_some())
                     && self.retire(uid, at_once, now)
             }
             Action::CreateSandbox(_)

@@ -379,10 +379,15 @@ impl Bench {
 
     /// Makes the cgroup of a pod without requests in the tree of [`Self::start_with_cgroups`].
     pub(super) fn cgroup(&self, pod: &Pod) -> PathBuf {
-        let name = format!("pod{}", desired(pod).uid);
-        let cgroup = self.slot.dir().join("cgroup/kubepods/besteffort").join(name);
+        let cgroup = self.cgroup_path("besteffort", pod);
         make_cgroup(&cgroup);
         cgroup
+    }
+
+    /// Where the cgroup of a pod is in a tier of that tree.
+    pub(super) fn cgroup_path(&self, tier: &str, pod: &Pod) -> PathBuf {
+        let name = format!("pod{}", desired(pod).uid);
+        self.slot.dir().join("cgroup/kubepods").join(tier).join(name)
     }
 }
 

@@ -181,6 +181,27 @@ fn an_eviction_kills_no_foreign_pod_of_the_same_uid() {
 }
 
 #[test]
+fn every_cgroup_of_the_uid_is_removed_with_its_pod() {
+    let bench = Bench::start_with_cgroups();
+    let web = Pod::running("web");
+    bench.cgroup(&web);
+    bench.wish(&[&web]);
+    bench.wait_running("web");
+    // As an edit of the QoS class has left it.
+    let earlier = bench.cgroup_path("burstable", &web);
+    fs::create_dir(&earlier).unwrap();
+    let files = bench.cgroup_path("besteffort", &web);
+    bench.wish(&[]);
+    bench.wait_called("StopPodSandbox", "web", 1);
+    // The files of a real cgroup are in no way of its removal.
+    for entry in fs::read_dir(&files).unwrap() {
+        fs::remove_file(entry.unwrap().path()).unwrap();
+    }
+    bench.wait_gone("web");
+    assert!(!earlier.exists());
+}
+
+#[test]
 fn what_runs_has_a_record_or_is_wished_is_no_leftover() {
     let bench = Bench::start();
     let [wished, made, ends, foreign] = ["wished", "made", "ends", "foreign"].map(Pod::running);

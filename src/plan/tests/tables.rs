@@ -273,6 +273,8 @@ fn the_crash_loop_cap_also_shortens_the_first_delay() {
 fn other_images_and_resources_begin_a_back_off_anew() {
     let spec = |field: &str, value: Value| {
         let mut container = container("web");
+        // An edit to another QoS class would replace the pod.
+        container["resources"] = json!({"requests": {"cpu": "50m"}});
         container[field] = value;
         json!({"containers": [container]})
     };
@@ -283,7 +285,7 @@ fn other_images_and_resources_begin_a_back_off_anew() {
         (spec("resources", resources), Some("Deferred"), false),
         (spec("args", json!(["x"])), None, false),
     ] {
-        let mut world = running(&web());
+        let mut world = running(&spec("args", json!([])));
         for _ in 0..2 {
             world.kill("web", 1);
             world.run();

@@ -7,6 +7,7 @@ use crate::{
         ContainerKind, Fetch, Fetched, HeldPod, PodOrders, UpdateInput, UpdatePlan, UpdateWait,
         Wish, plan_update, replaces,
     },
+    podspec::pod_cgroup_name,
 };
 use serde_json::{Value, json};
 use std::{sync::Arc, time::Duration};
@@ -346,7 +347,7 @@ fn nothing_waits_where_updates_are_not_prepared() {
 }
 
 #[test]
-fn under_one_uid_only_another_image_replaces() {
+fn under_one_uid_another_image_or_class_replaces() {
     let old = desired("a", &json!({"containers": [{"name": "web", "image": "web:1"}]}));
     let new = |spec: Value| DesiredPod { revision: "2".into(), ..desired("a", &spec) };
     let is_replaced = |new: &DesiredPod| replaces(new, &old.uid, &old.revision, &old.pod);
@@ -357,4 +358,37 @@ fn under_one_uid_only_another_image_replaces() {
         {"name": "web", "image": "web:1"}, {"name": "side", "image": "side:1"},
     ]});
     assert!(!is_replaced(&new(added)), "a container that is new interrupts nothing");
+    let burstable = json!({"containers": [
+        {"name": "web", "image": "web:1", "resources": {"requests": {"cpu": "1"}}},
+    ]});
+    assert!(is_replaced(&new(burstable)));
+}
+
+#[test]
+fn an_edit_of_the_qos_class_begins_the_same_uid_anew() {
+    let burstable = |cpu: &str| {
+        json!({"containers": [
+            {"name": "web", "image": "web:1", "resources": {"requests": {"cpu": cpu}}},
+        ]})
+    };
+    let mut world = World::of(&json!({"containers": [container("web")]}));
+    world.run();
+    let before = world.truth.sandboxes.clone();
+    world.take_trace();
+    world.want_uid("a", &burstable("1"));
+    world.keep = true;
+    world.run();
+    assert_eq!(world.truth.sandboxes, before);
+    world.keep = false;
+    world.run();
+    let recorded = world.records[&PodUid::from("a")].pod.as_deref().unwrap();
+    assert_eq!(pod_cgroup_name(recorded), ["kubepods", "burstable", "poda"]);
+    let trace = world.take_trace();
+    assert!(trace.contains("kill pod (retire)") && trace.contains("clean up"), "{trace}");
+    let anew = world.truth.sandboxes.clone();
+    assert!(world.running("web").is_some() && anew.len() == 1 && anew != before, "{trace}");
+
+    world.want_uid("a", &burstable("2"));
+    world.run();
+    assert_eq!(world.truth.sandboxes, anew, "an edit within the class");
 }

@@ -5,12 +5,12 @@ use crate::{
     beneath::{Removal, Slice},
     blocking::{CGROUPS, PODS, REMOVALS, UNMOUNTS},
     hostfiles::HostFiles,
-    model::{PodKey, PodUid},
+    model::{CollectOrdered as _, PodKey, PodUid},
     plan::{Outcome, RemoveContainer, RemoveSandbox, Step},
     podspec::pod_cgroup_name,
     volume::Volumes,
 };
-use std::time::Duration;
+use std::{collections::BTreeSet, time::Duration};
 
 /// A removal gives its thread back after this time and queues again. So a removal of a million
 /// entries delays a small one by at most this time.
@@ -101,15 +101,14 @@ async fn try_release(host: &Host, request: &Request) -> Result<(), HostError> {
     Ok(())
 }
 
+/// Removes the cgroup of the pod and every other one that its uid has: an edit of a manifest that
+/// sets the uid may have changed the QoS class before this agent replaced such pods.
 async fn remove_cgroups(host: &Host, request: &Request) -> Result<(), HostError> {
-    let names = match &request.pod {
-        Some(pod) => vec![pod_cgroup_name(pod)],
-        None => {
-            let (cgroups, uid) = (host.cgroups.clone(), request.uid.clone());
-            let found = blocking(&CGROUPS, move || cgroups.list_pods()).await?;
-            found.into_iter().filter(|pod| pod.uid == uid).map(|pod| pod.name).collect()
-        }
-    };
+    let (cgroups, uid) = (host.cgroups.clone(), request.uid.clone());
+    let found = blocking(&CGROUPS, move || cgroups.list_pods()).await?;
+    let found = found.into_iter().filter(|pod| pod.uid == uid).map(|pod| pod.name);
+    let named = request.pod.as_deref().map(pod_cgroup_name);
+    let names: BTreeSet<Vec<String>> = found.chain(named).collect_ordered();
     for name in names {
         host.cgroups.remove_pod(&name).await?;
     }
