@@ -123,12 +123,15 @@ impl Place {
     }
 
     /// Whether the volume's medium is there. A memory volume is gone after a reboot while its
-    /// marker is not.
+    /// marker is not. A volume that was in memory before an edit of its pod stays there.
     fn is_present(&self, medium: Medium) -> Result<bool, VolumeError> {
         let directory = self.directory();
         let mut mounts = mounts_at_or_below(&directory)?;
         mounts.retain(|m| m.mount_point == directory);
         let (present, is_own) = match medium.fs_type() {
+            None if self.ready_marker().exists() => {
+                (directory.is_dir(), mounts.iter().all(is_ours))
+            }
             None => (directory.is_dir(), mounts.is_empty()),
             Some(ours) => (!mounts.is_empty(), mounts.iter().all(|m| m.fs_type == ours)),
         };

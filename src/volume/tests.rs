@@ -268,6 +268,23 @@ fn a_memory_volume_is_a_tmpfs_of_the_smallest_size() {
 }
 
 #[test]
+fn a_memory_volume_stays_when_an_edit_wants_it_on_disk() {
+    if !can_mount() {
+        return;
+    }
+    let root = TestRoot::new();
+    let pod = |medium| simple_pod(&json!({"name": "v", "emptyDir": {"medium": medium}}));
+    root.volumes.setup(&pod("Memory"), &uid(), None, Prepared::default()).unwrap();
+    let file = root.empty_dir("v").join("file");
+    fs::write(&file, "x").unwrap();
+    root.volumes.setup(&pod(""), &uid(), None, Prepared::default()).unwrap();
+    assert!(file.exists());
+    assert_eq!(root.mounts(), [root.empty_dir("v")]);
+    teardown(&root.volumes, &uid()).unwrap();
+    assert!(root.mounts().is_empty());
+}
+
+#[test]
 fn only_mounted_volumes_are_set_up_and_every_failure_is_named() {
     let root = TestRoot::new();
     let missing = root.host("missing");
