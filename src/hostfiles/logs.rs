@@ -140,9 +140,13 @@ impl HostFiles {
         id: &ContainerId,
         restart_count: u32,
     ) -> Result<(), HostFileError> {
-        let mut result = remove_file(&self.link_path(key, container, id)?);
-        let Some(directory) = self.open_container_dir(key, uid, container)? else { return result };
         let path = self.pod_log_dir(key, uid)?.join(container);
+        let (link, log) =
+            (self.link_path(key, container, id)?, path.join(format!("{restart_count}.log")));
+        // Where names are so long that the id is cut off, all instances have one link.
+        let is_of_another = fs::read_link(&link).is_ok_and(|to| to != log) && link.exists();
+        let mut result = if is_of_another { Ok(()) } else { remove_file(&link) };
+        let Some(directory) = self.open_container_dir(key, uid, container)? else { return result };
         for_each_name(&directory, &path, |name| {
             if LogName::parse(name).is_some_and(|name| name.restart_count == restart_count)
                 && let Err(errno) = unlinkat(&directory, name, UnlinkatFlags::NoRemoveDir)

@@ -313,6 +313,26 @@ fn logs_of_a_name_too_long_for_a_directory_are_gone_already() {
 }
 
 #[test]
+fn a_link_without_an_id_stays_with_the_newest_instance() {
+    let (dir, files) = host_files();
+    let key = PodKey::new(&"n".repeat(63), &"p".repeat(150));
+    let container = "c".repeat(63);
+    let logs = files.ensure_container_log_dir(&key, &uid(), &container).unwrap();
+    let ids = ["c0", "c1"].map(ContainerId::from);
+    for (count, id) in ids.iter().enumerate() {
+        let log = logs.join(format!("{count}.log"));
+        fs::write(&log, "").unwrap();
+        files.link_container_log(&key, &container, id, &log).unwrap();
+    }
+    let links = || fs::read_dir(dir.path().join("log/containers")).unwrap().count();
+    assert_eq!(links(), 1);
+    files.remove_container_logs((&key, &uid()), &container, &ids[0], 0).unwrap();
+    assert_eq!(links(), 1);
+    files.remove_container_logs((&key, &uid()), &container, &ids[1], 1).unwrap();
+    assert_eq!(links(), 0);
+}
+
+#[test]
 fn log_directories_count_restarts_and_are_removed() {
     let (dir, files) = host_files();
     assert_eq!(files.next_restart_count(&key(), &uid(), "web").unwrap(), 0);
