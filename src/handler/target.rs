@@ -6,6 +6,10 @@ use http::{HeaderMap, HeaderName, HeaderValue, header};
 use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
 use percent_encoding::{AsciiSet, CONTROLS, utf8_percent_encode};
 
+/// A request has at most this many headers of its specification. The table of headers panics when
+/// it would pass 32768 places, and chosen names make it grow to that with 6,603 headers.
+const MAX_HEADERS: usize = 1000;
+
 /// A GET request.
 #[derive(Clone, Debug)]
 pub struct HttpGet {
@@ -33,12 +37,7 @@ impl HttpGet {
         let port = resolve_port(&action.port, container)?;
         let host = action.host.as_deref().filter(|host| !host.is_empty()).unwrap_or(pod_host);
         let https = action.scheme.as_deref().is_some_and(|it| it.eq_ignore_ascii_case("https"));
-        let mut headers = HeaderMap::new();
-        for given in action.http_headers.iter().flatten() {
-            let unusable = || format!("the header {:?} can't be sent", given.name);
-            let name = HeaderName::from_bytes(given.name.as_bytes()).map_err(|_| unusable())?;
-            headers.append(name, HeaderValue::from_str(&given.value).map_err(|_| unusable())?);
-        }
+        let mut headers = headers_of(action)?;
         if !headers.contains_key(header::USER_AGENT) {
             headers.insert(header::USER_AGENT, HeaderValue::from_static(user_agent));
         }
@@ -77,6 +76,22 @@ impl HttpGet {
         plain.headers.remove(header::AUTHORIZATION);
         plain
     }
+}
+
+/// The headers that a specification gives.
+fn headers_of(action: &k8s::HTTPGetAction) -> Result<HeaderMap, String> {
+    let all = action.http_headers.as_deref().unwrap_or_default();
+    if all.len() > MAX_HEADERS {
+        return Err(format!("{} headers can't be sent, at most {MAX_HEADERS}", all.len()));
+    }
+    let mut headers = HeaderMap::new();
+    for given in all {
+        let unusable = || format!("the header {:?} can't be sent", given.name);
+        let name = HeaderName::from_bytes(given.name.as_bytes()).map_err(|_| unusable())?;
+        let value = HeaderValue::from_str(&given.value).map_err(|_| unusable())?;
+        headers.try_append(name, value).map_err(|_| unusable())?;
+    }
+    Ok(headers)
 }
 
 /// What URLs do not allow.

@@ -323,6 +323,21 @@ async fn a_host_may_be_a_name() {
     assert!(failure(unknown).starts_with(&format!("dial tcp no such host:{port}: ")));
 }
 
+#[test]
+fn more_headers_than_a_thousand_are_an_error() {
+    let of = |count: usize| {
+        let headers: Vec<_> =
+            (0..count).map(|n| json!({"name": format!("X-{n}"), "value": "1"})).collect();
+        let container = k8s::Container::default();
+        let action = action(80, json!({"httpHeaders": headers}));
+        HttpGet::of(&action, &container, "127.0.0.1", PROBE_USER_AGENT)
+    };
+    assert!(of(1000).is_ok());
+    assert_eq!(of(1001).unwrap_err(), "1001 headers can't be sent, at most 1000");
+    // So many would be too many for the table of headers, which panics.
+    assert_eq!(of(30_000).unwrap_err(), "30000 headers can't be sent, at most 1000");
+}
+
 #[tokio::test]
 async fn tcp_is_a_success_when_it_connects() {
     let (_listener, port) = listener().await;

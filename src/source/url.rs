@@ -213,7 +213,8 @@ fn request(url: &str, headers: &[(String, String)]) -> Result<Request<Full<Bytes
         if header == USER_AGENT {
             request.headers_mut().remove(USER_AGENT);
         }
-        request.headers_mut().append(header, value);
+        let appended = request.headers_mut().try_append(header, value);
+        appended.map_err(|_| UrlError::Header(name.clone()))?;
     }
     Ok(request)
 }
