@@ -17,6 +17,8 @@ const CRASH_RESET: Duration = Duration::from_secs(600);
 const IMAGE_CAP: Duration = Duration::from_secs(300);
 /// An image pull whose last failure is older than this starts with the first delay again.
 const IMAGE_FORGET: Duration = Duration::from_secs(600);
+/// Images of earlier edits of a container whose back-offs are kept.
+const EARLIER_IMAGES: usize = 4;
 /// The time between two checks whether an image whose pull failed is present by now, because
 /// somebody imported it.
 const LOOK_AGAIN: Duration = Duration::from_secs(10);
@@ -198,13 +200,17 @@ pub(crate) enum ImageTurn {
 
 impl ImageBackOff {
     pub(crate) fn failed(&mut self, reason: &str, message: &str, now: Now) {
-        let idle = now.boot.saturating_sub(self.failed_at);
-        let fresh = self.delay.is_zero() || idle > IMAGE_FORGET;
+        let fresh = self.delay.is_zero() || self.is_forgotten(now);
         self.delay = if fresh { BASE } else { (self.delay * 2).min(IMAGE_CAP) };
         self.failed_at = now.boot;
         self.looked_at = None;
         reason.clone_into(&mut self.reason);
         message.clone_into(&mut self.message);
+    }
+
+    /// True when the next failure is treated as the first one.
+    pub(crate) fn is_forgotten(&self, now: Now) -> bool {
+        now.boot.saturating_sub(self.failed_at) > IMAGE_FORGET
     }
 
     pub(crate) fn looked(&mut self, now: Now) {
@@ -247,12 +253,35 @@ pub(crate) struct StartFailure {
     pub(crate) reason: String,
     /// The image, if pulling it has failed.
     pub(crate) image: Option<Box<str>>,
-    /// Other images whose pulls failed before, since the last success.
+    /// Other images whose pulls failed before, since the last success; the newest at the end.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub(crate) earlier_images: Vec<Box<str>>,
 }
 
 impl StartFailure {
+    /// A failure after `last`. `image`: the image, if pulling it has failed. Of the images before it,
+    /// only a few with a back-off that still counts are kept: an edit may name any number.
+    pub(crate) fn after(
+        last: Option<Self>,
+        reason: &str,
+        image: Option<&str>,
+        counts: impl Fn(&str) -> bool,
+    ) -> Self {
+        let (mut retry, mut earlier_images) = (Retry::default(), Vec::new());
+        if let Some(mut last) = last {
+            earlier_images = last.take_images();
+            retry = last.retry;
+        }
+        earlier_images.retain(|earlier| image != Some(&**earlier) && counts(earlier));
+        earlier_images.drain(..earlier_images.len().saturating_sub(EARLIER_IMAGES));
+        Self { retry, reason: reason.to_owned(), image: image.map(Into::into), earlier_images }
+    }
+
+    /// True when the pull of this image is among those that have failed.
+    pub(crate) fn is_of(&self, image: &str) -> bool {
+        self.image.iter().chain(&self.earlier_images).any(|failed| **failed == *image)
+    }
+
     /// Takes all images whose pulls have failed since the last success.
     pub(crate) fn take_images(&mut self) -> Vec<Box<str>> {
         let mut images = std::mem::take(&mut self.earlier_images);

@@ -552,16 +552,14 @@ impl PodMemory {
     }
 
     fn start_failed(&mut self, failure: &Failure, name: &str, image: Option<&str>, now: Now) {
-        let memory = self.container(&failure.uid, name);
-        let (mut retry, mut earlier_images) = (Retry::default(), Vec::new());
-        if let Some(mut last) = memory.failure.take() {
-            earlier_images = last.take_images();
-            retry = last.retry;
-        }
-        earlier_images.retain(|earlier| image != Some(&**earlier));
-        retry.failed(&failure.message, now);
-        let (reason, image) = (failure.reason.clone(), image.map(Into::into));
-        memory.failure = Some(StartFailure { retry, reason, image, earlier_images });
+        let Recollection { containers, images, .. } = self.at(&failure.uid);
+        let memory = containers.entry(name.into()).or_default();
+        let counts = |image: &str| images.get(image).is_some_and(|known| !known.is_forgotten(now));
+        let mut failed = StartFailure::after(memory.failure.take(), &failure.reason, image, counts);
+        failed.retry.failed(&failure.message, now);
+        memory.failure = Some(failed);
+        let failures = || containers.values().filter_map(|memory| memory.failure.as_ref());
+        images.retain(|image, _| failures().any(|failed| failed.is_of(image)));
     }
 
     fn retry(&mut self, failure: &Failure, stage: Stage, now: Now) {

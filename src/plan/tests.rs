@@ -3,6 +3,7 @@ mod asked;
 mod dead;
 mod ephemeral;
 mod hold;
+mod memory;
 mod objects;
 mod occupancy;
 mod order;
