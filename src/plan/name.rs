@@ -11,7 +11,7 @@ use super::{
     shutdown::plan_undecided,
 };
 use crate::model::{
-    CollectOrdered as _, DesiredPod, Event, EventKind, EventTarget, Hold, Now, PodUid, k8s,
+    CollectOrdered as _, DesiredPod, Event, EventKind, EventTarget, Now, PodUid, k8s,
 };
 use crate::podspec::{is_static, pod_display};
 use std::{collections::BTreeSet, time::Duration};
@@ -31,7 +31,7 @@ pub fn plan_name(input: &NameInput<'_>, now: Now) -> PodPlan {
         Wish::Keep { pod, why } => (pod, Some(*why)),
         Wish::Gone | Wish::Undecided => return plan,
     };
-    if let Some(hold) = input.hold_of(&desired.uid) {
+    if let Some(hold) = input.orders.hold_of(&desired.uid, input.incarnation(&desired.uid)) {
         plan.block(&hold.message);
         plan.held = retiring.is_empty();
         return plan;
@@ -65,13 +65,8 @@ fn retiring(input: &NameInput<'_>) -> BTreeSet<PodUid> {
         input.known.iter().map(|known| known.uid.clone()).collect_ordered();
     uids.extend(input.occupancy().own_sandboxes().map(|sandbox| sandbox.uid.clone()));
     uids.retain(|uid| {
-        let (known, wish) = (input.incarnation(uid), &input.orders.wish);
-        let killed = known.is_some_and(|known| known.kill.is_some());
-        let recorded = known.and_then(|known| known.pod.as_deref());
-        killed
-            || input.hold_of(uid).is_some()
-            || wish.is_without(uid)
-            || recorded.is_some_and(|pod| wish.begins_anew(uid, pod))
+        let killed = input.incarnation(uid).is_some_and(|known| known.kill.is_some());
+        killed || input.orders.retires(uid, input.incarnation(uid))
     });
     uids
 }
@@ -84,18 +79,6 @@ impl<'a> NameInput<'a> {
 
     pub(crate) fn incarnation(&self, uid: &PodUid) -> Option<&'a Incarnation> {
         self.known.iter().find(|known| known.uid == *uid)
-    }
-
-    /// Why a static pod must not run for now. An incarnation that has ended for good is not held,
-    /// and one of the API server ends for good ([`super::end`]).
-    pub(crate) fn hold_of(&self, uid: &PodUid) -> Option<&'a Hold> {
-        let hold = self.orders.hold_on(uid)?;
-        let known = self.incarnation(uid);
-        let ended = known.is_some_and(|known| known.terminal.is_some());
-        let recorded = known.and_then(|known| known.pod.as_deref());
-        let wished = self.orders.wish.pod().filter(|pod| pod.uid == *uid).map(|pod| &*pod.pod);
-        let from_api = recorded.or(wished).is_some_and(|pod| !is_static(pod));
-        (!ended && !from_api).then_some(hold)
     }
 
     /// The sandboxes and containers of `uid` that belong to this agent.

@@ -4,7 +4,7 @@
 //! differs from the last one. The worker and its plans read that value. A new order is a field of
 //! this type, and nothing else has to pass it on or compare it.
 
-use super::kill::grace_seconds;
+use super::{Incarnation, kill::grace_seconds};
 use crate::model::{
     Asked, DesiredPod, Hold, HoldStop, PodEnd, PodUid, ResizeWait, Shutdown, k8s, priority_of,
 };
@@ -76,6 +76,28 @@ impl PodOrders {
     #[must_use]
     pub fn hold_on(&self, uid: &PodUid) -> Option<&Hold> {
         self.hold.as_ref().filter(|held| held.uid == *uid).map(|held| &*held.hold)
+    }
+
+    /// Why a static pod must not run for now. An incarnation that has ended for good is not held,
+    /// and one of the API server ends for good.
+    #[must_use]
+    pub fn hold_of(&self, uid: &PodUid, known: Option<&Incarnation>) -> Option<&Hold> {
+        let hold = self.hold_on(uid)?;
+        let ended = known.is_some_and(|known| known.terminal.is_some());
+        let recorded = known.and_then(|known| known.pod.as_deref());
+        let wished = self.wish.pod().filter(|pod| pod.uid == *uid).map(|pod| &*pod.pod);
+        let from_api = recorded.or(wished).is_some_and(|pod| !is_static(pod));
+        (!ended && !from_api).then_some(hold)
+    }
+
+    /// True when this incarnation is to be removed: no source wants it, it is held, or it begins
+    /// anew.
+    #[must_use]
+    pub fn retires(&self, uid: &PodUid, known: Option<&Incarnation>) -> bool {
+        let recorded = known.and_then(|known| known.pod.as_deref());
+        self.wish.is_without(uid)
+            || self.hold_of(uid, known).is_some()
+            || recorded.is_some_and(|pod| self.wish.begins_anew(uid, pod))
     }
 
     /// The wished pod, if it is this incarnation and neither ends nor is held.

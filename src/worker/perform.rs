@@ -59,7 +59,7 @@ impl Worker {
         if !matches!(action, Action::PreparePod { .. }) {
             self.keep().await;
         }
-        self.records.begin(&host.store, action, input, now).await;
+        self.records.begin(&host.store, action, &input.orders, now).await;
     }
 
     /// Begins to execute an action, beside an earlier stop.

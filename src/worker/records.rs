@@ -14,8 +14,8 @@ use crate::{
     clock,
     model::{DesiredPod, Now, PodKey, PodUid, k8s},
     plan::{
-        Action, Incarnation, KillDeadline, KillPod, KillPurpose, Occupancy, Outcome, Terminal,
-        Wish, replaces,
+        Action, Incarnation, KillDeadline, KillPod, KillPurpose, Occupancy, Outcome, PodOrders,
+        Terminal, Wish, replaces,
     },
     podspec::{is_static, with_amounts_of},
     store::{KillRecord, PodRecord, Store},
@@ -148,12 +148,18 @@ impl Records {
     }
 
     /// Saves what has to be known before `action` is executed.
-    pub(super) async fn begin(&mut self, store: &Store, action: &Action, input: &Input, now: Now) {
+    pub(super) async fn begin(
+        &mut self,
+        store: &Store,
+        action: &Action,
+        orders: &PodOrders,
+        now: Now,
+    ) {
         let uid = action.uid();
         let changed = match action {
             Action::PreparePod { .. } => {
-                let resize_waits = input.orders.resize_wait.is_some();
-                self.admit(uid, &input.orders.wish, resize_waits, now)
+                let resize_waits = orders.resize_wait.is_some();
+                self.admit(uid, &orders.wish, resize_waits, now)
             }
             Action::KillPod(kill) => match &kill.purpose {
                 KillPurpose::Retire { deadline } => self.retire(uid, *deadline, now),
@@ -168,10 +174,8 @@ impl Records {
             // here on, it begins anew once this removal is done.
             Action::RemoveContainer(_) | Action::RemoveSandbox(_) | Action::CleanUp { .. } => {
                 let at_once = KillDeadline { at: now.boot, grace_seconds: 0 };
-                let (orders, record) = (&input.orders, self.of(uid));
-                let anew = record.is_some_and(|record| orders.wish.begins_anew(uid, &record.pod));
-                (anew || orders.wish.is_without(uid) || orders.hold_on(uid).is_some())
-                    && self.retire(uid, at_once, now)
+                let known = self.incarnations.iter().find(|known| known.uid == *uid);
+                orders.retires(uid, known) && self.retire(uid, at_once, now)
             }
             Action::CreateSandbox(_)
             | Action::StartContainer(_)
@@ -373,7 +377,10 @@ mod tests {
     #![allow(clippy::unwrap_used, reason = "tests")]
 
     use super::*;
-    use crate::model::{Origin, SourceKind};
+    use crate::{
+        model::{Hold, HoldStop, Origin, SourceKind},
+        plan::HeldPod,
+    };
     use std::fs;
 
     #[tokio::test]
@@ -419,6 +426,73 @@ mod tests {
         assert!(!records.note_deleted(&uid), "its phase is known");
         drop(store);
         while tasks.join_next().await.is_some() {}
+    }
+
+    fn desired(revision: &str, pod: serde_json::Value) -> DesiredPod {
+        let origin =
+            Origin { source: SourceKind::File, location: "f".into(), document: 0, line: 1 };
+        DesiredPod {
+            key: PodKey::new("default", "web"),
+            uid: "a".into(),
+            revision: revision.into(),
+            pod: Arc::new(serde_json::from_value(pod).unwrap()),
+            origin,
+        }
+    }
+
+    fn orders(wish: DesiredPod) -> PodOrders {
+        PodOrders {
+            wish: Wish::Run(Arc::new(wish)),
+            shutdown: None,
+            hold: None,
+            waits: None,
+            after: None,
+            resize_wait: None,
+            asked: None,
+            clear_dead: false,
+        }
+    }
+
+    fn pod_of(source: &str, cpu: &str, grace_seconds: u32) -> serde_json::Value {
+        serde_json::json!({
+            "metadata": {"annotations": {"kubernetes.io/config.source": source}},
+            "spec": {
+                "terminationGracePeriodSeconds": grace_seconds,
+                "containers": [{"name": "web", "resources": {"requests": {"cpu": cpu}}}],
+            },
+        })
+    }
+
+    #[tokio::test]
+    async fn a_removal_retires_what_is_held_and_no_evicted_api_pod() {
+        let dir = tempfile::tempdir().unwrap();
+        let (store, _writer, _) =
+            Store::lock_and_open(&dir.path().join("root"), &dir.path().join("run"), None).unwrap();
+        let failed = Terminal::of_phase(crate::model::TerminalPhase::Failed);
+        for (source, terminal, retired) in [
+            ("file", None, true),
+            ("file", Some(failed.clone()), false),
+            ("api", None, false),
+            ("api", Some(failed), false),
+        ] {
+            let desired = desired("r", pod_of(source, "1", 30));
+            let record = PodRecord {
+                terminal: terminal.clone(),
+                ..PodRecord::new(desired.key.clone(), "a".into(), Arc::clone(&desired.pod))
+            };
+            let mut records = Records::new(desired.key.clone(), vec![record], clock::now());
+            let stop = HoldStop::AtOnce;
+            let (reason, message) = ("Evicted".to_owned(), "no room".to_owned());
+            let hold = Arc::new(Hold { reason, message, stop, disruption: None });
+            let orders =
+                PodOrders { hold: Some(HeldPod { uid: "a".into(), hold }), ..orders(desired) };
+            let remove = Action::CleanUp { uid: "a".into() };
+            let begun = records.begin(&store, &remove, &orders, clock::now());
+            // Nothing answers a write here.
+            tokio::time::timeout(Duration::from_millis(20), begun).await.ok();
+            let record = records.of(&"a".into()).unwrap();
+            assert_eq!(record.kill.is_some(), retired, "{source} {terminal:?}");
+        }
     }
 
     #[tokio::test]

@@ -231,18 +231,10 @@ impl World {
         self.pass_time(STEP);
     }
 
-    /// One plan from the current picture.
-    pub(super) fn plan(&mut self) -> PodPlan {
-        let known: Vec<Incarnation> = self.records.values().cloned().collect();
-        let observed = self.picture.shared().expect("listed");
-        let wished = match &self.want {
-            Want::Run(pod) => Some(&pod.uid),
-            Want::Gone | Want::Undecided => None,
-        };
-        self.memory.look(wished, &known, &observed, self.now);
-        self.memory.take_probes(&self.probes, &observed);
+    /// What the set of workers would tell the worker now.
+    pub(super) fn orders(&self) -> PodOrders {
         let shared = |pod: &DesiredPod| Arc::new(pod.clone());
-        let orders = PodOrders {
+        PodOrders {
             wish: match (&self.want, self.end) {
                 (Want::Run(pod), Some(end)) => Wish::End { pod: shared(pod), end },
                 (Want::Run(pod), None) if self.keep => Wish::Keep { pod: shared(pod), why: "kept" },
@@ -257,7 +249,20 @@ impl World {
             resize_wait: self.resize_wait.clone(),
             asked: None,
             clear_dead: self.clear_dead,
+        }
+    }
+
+    /// One plan from the current picture.
+    pub(super) fn plan(&mut self) -> PodPlan {
+        let known: Vec<Incarnation> = self.records.values().cloned().collect();
+        let observed = self.picture.shared().expect("listed");
+        let wished = match &self.want {
+            Want::Run(pod) => Some(&pod.uid),
+            Want::Gone | Want::Undecided => None,
         };
+        self.memory.look(wished, &known, &observed, self.now);
+        self.memory.take_probes(&self.probes, &observed);
+        let orders = self.orders();
         let input = NameInput {
             key: &self.key,
             orders: &orders,

@@ -7,8 +7,8 @@ use crate::{
         SandboxState,
     },
     plan::{
-        Action, ContainerKind, Failure, Incarnation, KillPod, KillPurpose, Outcome, Pull, Resize,
-        Restart, StartContainer, Step, Taken,
+        Action, ContainerKind, Failure, Incarnation, KillDeadline, KillPod, KillPurpose, Outcome,
+        Pull, Resize, Restart, StartContainer, Step, Taken,
     },
     podspec::{
         any_container_of, cgroup_amounts, container_amounts, container_hash, needed_images,
@@ -78,10 +78,27 @@ impl World {
         }
     }
 
+    /// As `worker::records`: a removal that has begun is finished, whatever is wanted later.
+    fn begin_removal(&mut self, uid: &PodUid) {
+        let orders = self.orders();
+        let deadline = KillDeadline { at: self.now.boot, grace_seconds: 0 };
+        if let Some(record) = self.records.get_mut(uid)
+            && orders.retires(uid, Some(record))
+        {
+            record.kill = Some(deadline);
+        }
+    }
+
     pub(super) fn execute(&mut self, action: &Action) -> Outcome {
         self.pass_time(STEP);
         let uid = action.uid().clone();
         self.note(&action.to_string());
+        if matches!(
+            action,
+            Action::RemoveContainer(_) | Action::RemoveSandbox(_) | Action::CleanUp { .. }
+        ) {
+            self.begin_removal(&uid);
+        }
         let outcome = match action {
             Action::PreparePod { .. } => {
                 let outcome = self.prepare(&uid);
