@@ -8,7 +8,7 @@ mod request;
 mod target;
 
 use crate::{any_server::AnyServer, model::Finding};
-use connect::connect;
+use connect::{LookupWaits, connect};
 use error::host_and_port;
 use rustls::{ClientConfig, crypto::ring};
 use std::{sync::Arc, time::Duration};
@@ -59,15 +59,15 @@ impl Handlers {
     /// A probe by HTTP: an answer with a status from 200 to 399 is a success. The timeout covers
     /// everything from the name's lookup to the end of the answer.
     pub async fn http_probe(&self, get: &HttpGet, limit: Duration) -> Finding {
-        let Ok(answer) = timeout(limit, request::get(&self.tls, get)).await else {
-            let url = get.url();
-            return Finding::Failure(format!(
-                "Get \"{url}\": context deadline exceeded (Client.Timeout exceeded while awaiting headers)"
-            ));
-        };
-        match answer {
-            Ok(answer) => answer.finding(),
-            Err(error) => Finding::Failure(error.to_string()),
+        let waits = LookupWaits::default();
+        match timeout(limit, request::get(&self.tls, get, &waits)).await {
+            Ok(Ok(answer)) => answer.finding(),
+            Ok(Err(error)) => Finding::Failure(error.to_string()),
+            Err(_) if waits.get() => no_lookup(&get.address()),
+            Err(_) => Finding::Failure(format!(
+                "Get \"{}\": context deadline exceeded (Client.Timeout exceeded while awaiting headers)",
+                get.url()
+            )),
         }
     }
 
@@ -76,11 +76,13 @@ impl Handlers {
     /// # Errors
     /// When there was no answer in time; one sentence.
     pub async fn http_hook(&self, get: &HttpGet, limit: Duration) -> Result<HookAnswer, String> {
+        let waits = LookupWaits::default();
         let asked = async {
-            match request::get(&self.tls, get).await {
+            match request::get(&self.tls, get, &waits).await {
                 Err(error) if error.is_no_tls() => {
                     let plain = get.without_tls();
-                    request::get(&self.tls, &plain).await.map(|_| HookAnswer { fell_back: true })
+                    let asked = request::get(&self.tls, &plain, &waits);
+                    asked.await.map(|_| HookAnswer { fell_back: true })
                 }
                 other => other.map(|_| HookAnswer { fell_back: false }),
             }
@@ -93,9 +95,11 @@ impl Handlers {
 
     /// A probe by TCP: a connection that opens is a success.
     pub async fn tcp_probe(&self, host: &str, port: u16, limit: Duration) -> Finding {
-        match timeout(limit, connect(host, port)).await {
+        let waits = LookupWaits::default();
+        match timeout(limit, connect(host, port, &waits)).await {
             Ok(Ok(_)) => Finding::Success,
             Ok(Err(error)) => Finding::Failure(error.to_string()),
+            Err(_) if waits.get() => no_lookup(&host_and_port(host, port)),
             Err(_) => {
                 Finding::Failure(format!("dial tcp {}: i/o timeout", host_and_port(host, port)))
             }
@@ -115,6 +119,12 @@ impl Handlers {
             Err(words) => Finding::Failure(words),
         }
     }
+}
+
+/// The finding of a probe whose time ran out while the lookups of other probes had every thread. It
+/// does not count: a pod must not fail the probes of another one.
+fn no_lookup(address: &str) -> Finding {
+    Finding::Error(format!("dial tcp {address}: too many lookups of hosts are under way"))
 }
 
 #[cfg(test)]

@@ -2,7 +2,7 @@
 
 use super::{
     HttpGet,
-    connect::connect,
+    connect::{LookupWaits, connect},
     error::{NetworkError, host_and_port},
     target::escaped,
 };
@@ -53,12 +53,16 @@ impl Answer {
 }
 
 /// Asks, and follows redirects to the same host.
-pub(super) async fn get(tls: &Arc<ClientConfig>, first: &HttpGet) -> Result<Answer, NetworkError> {
+pub(super) async fn get(
+    tls: &Arc<ClientConfig>,
+    first: &HttpGet,
+    waits: &LookupWaits,
+) -> Result<Answer, NetworkError> {
     let mut redirect = None;
     for _ in 0..MAX_REQUESTS {
         let get = redirect.as_ref().unwrap_or(first);
         let of = |error| NetworkError::Of { url: get.url(), error: Box::new(error) };
-        let answer = ask(tls, get).await.map_err(of)?;
+        let answer = ask(tls, get, waits).await.map_err(of)?;
         let Some(location) = answer.redirect() else { return Ok(answer) };
         let next = redirected(get, location).map_err(of)?;
         if next.is_none() {
@@ -137,8 +141,12 @@ fn without_dots(path: &str) -> String {
     format!("/{}{query}", parts.join("/"))
 }
 
-async fn ask(tls: &Arc<ClientConfig>, get: &HttpGet) -> Result<Answer, NetworkError> {
-    let stream = connect(&get.host, get.port).await?;
+async fn ask(
+    tls: &Arc<ClientConfig>,
+    get: &HttpGet,
+    waits: &LookupWaits,
+) -> Result<Answer, NetworkError> {
+    let stream = connect(&get.host, get.port, waits).await?;
     if !get.https {
         return exchange(stream, get).await;
     }

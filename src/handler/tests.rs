@@ -5,6 +5,7 @@
 
 use super::*;
 use crate::{
+    blocking::LOOKUPS,
     handler::health::{
         HealthCheckRequest, HealthCheckResponse,
         health_check_response::ServingStatus,
@@ -321,6 +322,29 @@ async fn a_host_may_be_a_name() {
     assert_eq!(handlers().tcp_probe("localhost", port, LIMIT).await, Finding::Success);
     let unknown = handlers().tcp_probe("no such host", port, LIMIT).await;
     assert!(failure(unknown).starts_with(&format!("dial tcp no such host:{port}: ")));
+}
+
+#[tokio::test]
+async fn a_probe_that_gets_no_lookup_does_not_count() {
+    let (release, held) = std::sync::mpsc::channel::<()>();
+    let held = Arc::new(std::sync::Mutex::new(held));
+    let mut slow = tokio::task::JoinSet::new();
+    for _ in 0..64 {
+        let held = Arc::clone(&held);
+        slow.spawn(LOOKUPS.run(move || held.lock().unwrap().recv().ok()));
+    }
+    tokio::task::yield_now().await;
+    let (_listener, port) = listener().await;
+    let tcp = handlers().tcp_probe("other.example", port, SHORT).await;
+    let get = request(port, json!({"host": "other.example"}));
+    let http = handlers().http_probe(&get, SHORT).await;
+    let why = format!("dial tcp other.example:{port}: too many lookups of hosts are under way");
+    assert_eq!((tcp, http), (Finding::Error(why.clone()), Finding::Error(why)));
+    // No lookup is needed for this host.
+    assert_eq!(handlers().tcp_probe("localhost", port, SHORT).await, Finding::Success);
+    assert_eq!(handlers().tcp_probe("LocalHost", port, SHORT).await, Finding::Success);
+    drop(release);
+    while slow.join_next().await.is_some() {}
 }
 
 #[test]
