@@ -4,7 +4,7 @@
 use super::Health;
 use crate::{
     cri::{CriError, Readiness, RuntimeClient, RuntimeVersion},
-    model::{Now, ToldDriver, format_duration},
+    model::{ToldDriver, format_duration},
 };
 use std::time::Duration;
 
@@ -43,12 +43,13 @@ pub(super) async fn ask(client: &RuntimeClient, about: bool) -> Result<Answer, C
     Ok(Answer { readiness: client.status().await?, about })
 }
 
-/// Takes an answer in. `last_good` is the boot time of the last answer with a ready runtime.
+/// Takes an answer in. `last_good` is the time of the last answer with a ready runtime. Times are
+/// those of [`crate::clock::awake`]: nothing is asked while the machine is suspended.
 pub(super) fn take(
     health: &mut Health,
     last_good: &mut Option<Duration>,
     answer: Result<Answer, CriError>,
-    now: Now,
+    now: Duration,
 ) {
     match answer {
         Ok(answer) => {
@@ -60,7 +61,7 @@ pub(super) fn take(
                 health.cgroup_driver = about.driver.unwrap_or(health.cgroup_driver);
             }
             if answer.readiness.runtime_not_ready.is_none() {
-                *last_good = Some(now.boot);
+                *last_good = Some(now);
             }
             health.runtime.not_ready = answer.readiness.runtime_not_ready;
             health.runtime.network_not_ready = answer.readiness.network_not_ready;
@@ -74,8 +75,8 @@ pub(super) fn take(
 }
 
 /// Lets time pass while no answer comes.
-pub(super) fn aged(health: &mut Health, last_good: Option<Duration>, now: Now) {
-    let down = last_good.is_some_and(|good| now.boot.saturating_sub(good) >= DOWN_AFTER);
+pub(super) fn aged(health: &mut Health, last_good: Option<Duration>, now: Duration) {
+    let down = last_good.is_some_and(|good| now.saturating_sub(good) >= DOWN_AFTER);
     if down && health.runtime.not_ready.is_none() {
         health.runtime.not_ready = Some("container runtime is down".to_owned());
     }
@@ -83,11 +84,11 @@ pub(super) fn aged(health: &mut Health, last_good: Option<Duration>, now: Now) {
 
 /// Why the loop is unhealthy, in the kubelet's words; `None` when it is not. The time is in whole
 /// minutes, because each new text is a write of the Node.
-pub(super) fn unhealthy(last_relist: Option<Duration>, now: Now) -> Option<String> {
+pub(super) fn unhealthy(last_relist: Option<Duration>, now: Duration) -> Option<String> {
     let Some(last) = last_relist else {
         return Some("pleg has yet to be successful".to_owned());
     };
-    let elapsed = now.boot.saturating_sub(last);
+    let elapsed = now.saturating_sub(last);
     (elapsed > LISTED_WITHIN).then(|| {
         let elapsed = Duration::from_secs(elapsed.as_secs() / 60 * 60);
         let (elapsed, threshold) = (format_duration(elapsed), format_duration(LISTED_WITHIN));
@@ -99,10 +100,9 @@ pub(super) fn unhealthy(last_relist: Option<Duration>, now: Now) -> Option<Strin
 mod tests {
     use super::*;
     use crate::model::RuntimeView;
-    use jiff::Timestamp;
 
-    fn at(seconds: u64) -> Now {
-        Now { boot: Duration::from_secs(seconds), wall: Timestamp::UNIX_EPOCH }
+    fn at(seconds: u64) -> Duration {
+        Duration::from_secs(seconds)
     }
 
     fn health() -> Health {
@@ -159,7 +159,7 @@ mod tests {
         let last = Some(Duration::from_secs(100));
         assert_eq!(unhealthy(last, at(280)), None);
         let after = |millis: u64| {
-            let now = Now { boot: Duration::from_millis(100_000 + millis), ..at(0) };
+            let now = Duration::from_millis(100_000 + millis);
             unhealthy(last, now).unwrap()
         };
         assert_eq!(after(180_512), "pleg was last seen active 3m0s ago; threshold is 3m0s");

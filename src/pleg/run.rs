@@ -59,6 +59,8 @@ pub(super) enum Done {
 struct InFlight {
     scope: Scope,
     asked: BTreeSet<PodKey>,
+    /// When it began, as [`clock::awake`].
+    began: Duration,
 }
 
 /// An inspection under way. Without a deadline it is past it: hung, and not counted.
@@ -93,6 +95,8 @@ pub(super) struct Listings {
     not_before: Instant,
     /// When everything was listed last.
     began: Option<Instant>,
+    /// When the last listing of everything that succeeded began, as [`clock::awake`].
+    listed: Option<Duration>,
     fails: bool,
 }
 
@@ -144,7 +148,7 @@ pub(super) struct Status {
     pub(super) due: Option<Instant>,
     /// When to see how old the last answers are, while one is awaited.
     recheck: Instant,
-    /// Boot time of the last answer that said ready.
+    /// When the last answer said ready, as [`clock::awake`].
     good: Option<Duration>,
     fails: bool,
     /// Version and cgroup driver are to be asked for: it may be another runtime than before.
@@ -170,6 +174,7 @@ impl Loop {
                 due: now,
                 not_before: now,
                 began: None,
+                listed: None,
                 fails: false,
             },
             inspections: Inspections::default(),
@@ -234,7 +239,7 @@ impl Loop {
         }
         if self.awaits() && self.status.recheck <= now {
             self.status.recheck = now + self.settings.status_period;
-            readiness::aged(&mut self.health, self.status.good, (self.settings.clock)());
+            readiness::aged(&mut self.health, self.status.good, clock::awake());
             self.publish();
         }
         if self.listing.in_flight.is_none() && self.listing.not_before <= now {
@@ -277,7 +282,8 @@ impl Loop {
 
     fn list(&mut self, scope: Scope) {
         let asked = mem::take(&mut self.listing.wanted);
-        self.listing.in_flight = Some(InFlight { scope: scope.clone(), asked: asked.clone() });
+        let (of, began) = (asked.clone(), clock::awake());
+        self.listing.in_flight = Some(InFlight { scope: scope.clone(), asked: of, began });
         let client = self.client.clone();
         let began = (self.settings.clock)().boot;
         if scope == Scope::All {
@@ -357,7 +363,7 @@ impl Loop {
 
     fn listed(&mut self, took: Duration, result: Result<Listing, CriError>) {
         let now = Instant::now();
-        let Some(InFlight { scope, asked }) = self.listing.in_flight.take() else { return };
+        let Some(InFlight { scope, asked, began }) = self.listing.in_flight.take() else { return };
         self.listing.not_before = now + took.saturating_mul(SPACING).min(LONGEST_SPACING);
         let listing = match result {
             Ok(listing) => listing,
@@ -382,6 +388,7 @@ impl Loop {
                 metrics().relist_seconds.observe(took.as_secs_f64());
                 metrics().relisted_at.set(unix((self.settings.clock)().wall));
                 self.health.last_relist = Some(listing.began);
+                self.listing.listed = Some(began);
                 self.listing.due = now + self.period();
             }
             Scope::Asked => metrics().node.pod_relist_seconds.observe(took.as_secs_f64()),
@@ -426,8 +433,7 @@ impl Loop {
             warn!(%err, "the runtime does not report its cgroup driver");
             self.status.about = true;
         }
-        let now = (self.settings.clock)();
-        readiness::take(&mut self.health, &mut self.status.good, answer, now);
+        readiness::take(&mut self.health, &mut self.status.good, answer, clock::awake());
         let runtime = &self.health.runtime;
         let ready = runtime.not_ready.is_none() && runtime.network_not_ready.is_none();
         let period = if ready && !self.status.fails {
@@ -441,8 +447,7 @@ impl Loop {
 
     /// Publishes the health of the relist loop if it has changed.
     pub(super) fn publish(&mut self) {
-        let now = (self.settings.clock)();
-        self.health.unhealthy = readiness::unhealthy(self.health.last_relist, now);
+        self.health.unhealthy = readiness::unhealthy(self.listing.listed, clock::awake());
         self.health.hung = self.picture.hung();
         self.published.publish_if_changed(Arc::new(self.health.clone()));
     }

@@ -5,7 +5,11 @@ mod fake;
 use super::*;
 use crate::cri::v1::ContainerState::{ContainerExited, ContainerRunning};
 use fake::Fake;
-use std::{collections::BTreeSet, path::PathBuf};
+use std::{
+    collections::BTreeSet,
+    path::PathBuf,
+    sync::atomic::{AtomicU64, Ordering},
+};
 use tokio::{task::JoinSet, time::timeout};
 
 const PATIENCE: Duration = Duration::from_secs(20);
@@ -122,6 +126,23 @@ async fn the_first_update_has_everything_and_later_ones_what_changed() {
     assert_eq!(bench.fake.world.lock().unwrap().inspections, 3);
     let health = bench.healthy_when(|h| h.unhealthy.is_none()).await;
     assert!(!health.events_connected && health.hung.is_empty());
+}
+
+#[tokio::test]
+async fn a_time_in_suspend_makes_nothing_unhealthy() {
+    static SUSPENDED: AtomicU64 = AtomicU64::new(0);
+    fn clock() -> Now {
+        let now = crate::clock::now();
+        let suspended = Duration::from_secs(SUSPENDED.load(Ordering::Relaxed));
+        Now { boot: now.boot + suspended, ..now }
+    }
+    let settings = PlegSettings { clock, status_period: Duration::from_millis(20), ..lazy() };
+    let bench = bench(settings, |_| {});
+    bench.healthy_when(|h| h.unhealthy.is_none() && h.runtime.not_ready.is_none()).await;
+    SUSPENDED.store(3600, Ordering::Relaxed);
+    bench.fake.world.lock().unwrap().network_down = true;
+    let health = bench.healthy_when(|h| h.runtime.network_not_ready.is_some()).await;
+    assert_eq!((&health.unhealthy, &health.runtime.not_ready), (&None, &None));
 }
 
 #[tokio::test]
