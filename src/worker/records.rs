@@ -248,6 +248,24 @@ impl Records {
         self.write(store).await;
     }
 
+    /// Writes an edit of a pod that goes on. Most edits under the same uid start nothing (the grace
+    /// period, a hook, an annotation), so no action would save them.
+    pub(super) async fn take_edit(&mut self, store: &Store, orders: &PodOrders) {
+        let Wish::Run(desired) = &orders.wish else { return };
+        let uid = &desired.uid;
+        let ends = |record: &PodRecord| record.kill.is_some() || record.has_ended();
+        let known = self.incarnations.iter().find(|known| known.uid == *uid);
+        if self.of(uid).is_none_or(ends)
+            || orders.goes_on(uid).is_none()
+            || orders.retires(uid, known)
+        {
+            return;
+        }
+        if self.admit(uid, &orders.wish, orders.resize_wait.is_some(), clock::now()) {
+            self.write(store).await;
+        }
+    }
+
     /// `resize_waits`: the pod keeps the cpu and memory of its record, and its revision, so that
     /// the next admission takes the new ones.
     fn admit(&mut self, uid: &PodUid, wish: &Wish, resize_waits: bool, now: Now) -> bool {
@@ -378,7 +396,7 @@ mod tests {
 
     use super::*;
     use crate::{
-        model::{Hold, HoldStop, Origin, SourceKind},
+        model::{Hold, HoldStop, Origin, ResizeWait, SourceKind},
         plan::HeldPod,
     };
     use std::fs;
@@ -527,6 +545,52 @@ mod tests {
             assert_eq!(records.of(&uid).unwrap().status, *saved);
             assert_eq!(records.saved, written);
         }
+        drop(store);
+        while tasks.join_next().await.is_some() {}
+    }
+
+    #[tokio::test]
+    async fn an_edit_that_starts_nothing_is_saved_once() {
+        let dir = tempfile::tempdir().unwrap();
+        let (store, writer, _) =
+            Store::lock_and_open(&dir.path().join("root"), &dir.path().join("run"), None).unwrap();
+        let mut tasks = tokio::task::JoinSet::new();
+        tasks.spawn(writer.run());
+        let uid: PodUid = "a".into();
+        let mut records = Records::new(PodKey::new("default", "web"), Vec::new(), clock::now());
+        let first = orders(desired("1", pod_of("file", "1", 30)));
+        records.take_edit(&store, &first).await;
+        assert!(records.is_empty(), "it has not begun");
+        assert!(records.admit(&uid, &first.wish, false, clock::now()));
+        records.write(&store).await;
+        let file = fs::read_dir(dir.path().join("root/nodelet/pods")).unwrap().next().unwrap();
+        let text = || fs::read_to_string(file.as_ref().unwrap().path()).unwrap();
+        let grace = |seconds: u32| format!("\"terminationGracePeriodSeconds\":{seconds}");
+
+        let second = orders(desired("2", pod_of("file", "1", 5)));
+        records.take_edit(&store, &second).await;
+        assert!(text().contains(&grace(5)), "{}", text());
+        assert_eq!(records.of(&uid).unwrap().revision.as_deref(), Some("2"));
+        let pod = records.incarnations()[0].pod.clone().unwrap();
+        assert_eq!(pod.spec.as_ref().unwrap().termination_grace_period_seconds, Some(5));
+
+        // The amounts wait, and so does the revision.
+        let message = "no room".to_owned();
+        let wait = ResizeWait { reason: "Deferred", message };
+        let wanted = orders(desired("3", pod_of("file", "2", 6)));
+        let third = PodOrders { resize_wait: Some(Arc::new(wait)), ..wanted };
+        records.take_edit(&store, &third).await;
+        assert!(text().contains(&grace(6)) && text().contains("\"cpu\":\"1\""), "{}", text());
+        assert_eq!(records.of(&uid).unwrap().revision.as_deref(), Some("2"));
+        let before = Arc::clone(&records.of(&uid).unwrap().pod);
+        records.take_edit(&store, &third).await;
+        assert!(Arc::ptr_eq(&before, &records.of(&uid).unwrap().pod), "nothing has changed");
+
+        // What ends is stopped as it runs.
+        records.records[0].kill =
+            Some(KillRecord { grace_seconds: 6, deadline: Timestamp::UNIX_EPOCH });
+        records.take_edit(&store, &orders(desired("4", pod_of("file", "1", 7)))).await;
+        assert!(text().contains(&grace(6)), "{}", text());
         drop(store);
         while tasks.join_next().await.is_some() {}
     }
