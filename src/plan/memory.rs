@@ -18,6 +18,10 @@ use std::{
     time::Duration,
 };
 
+/// An event about a state that still holds is recorded again after this time: the API server keeps
+/// an event for an hour.
+const ANNOUNCED_FOR: Duration = Duration::from_secs(30 * 60);
+
 /// The memory of one pod name, with all its incarnations.
 ///
 /// The worker calls [`Self::look`] before planning, whenever its picture or records have changed;
@@ -68,8 +72,16 @@ pub(crate) struct Recollection {
     pub(crate) first_start: FirstStart,
     /// Instances that a person wants restarted. One that has ended starts without its back-off.
     pub(crate) asked: BTreeSet<ContainerId>,
-    /// For the reason and field path of an event, the occasion for which it was last recorded.
-    announced: BTreeMap<String, String>,
+    /// The last events about states. Key: reason and field path.
+    announcements: BTreeMap<String, Announcement>,
+}
+
+/// An event about a state that was recorded.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+struct Announcement {
+    occasion: String,
+    /// The boot time at which it was recorded.
+    at: Duration,
 }
 
 /// Whether an incarnation has begun since the machine has started.
@@ -167,7 +179,7 @@ static NOTHING: Recollection = Recollection {
     readiness: Readiness::NotReady,
     first_start: FirstStart::Ahead,
     asked: BTreeSet::new(),
-    announced: BTreeMap::new(),
+    announcements: BTreeMap::new(),
 };
 
 static NO_CONTAINER: ContainerMemory = ContainerMemory {
@@ -288,16 +300,21 @@ impl PodMemory {
         }
     }
 
-    /// The notices of the plan whose occasion is new. The worker records them as events.
-    pub fn announce(&mut self, plan: &PodPlan) -> Vec<Event> {
-        let mut fresh = Vec::new();
+    /// The notices of the plan whose occasion is new, or that still hold after a while. The worker
+    /// records them as events. The plan wakes when a notice is due again.
+    pub fn announce(&mut self, plan: &mut PodPlan, now: Now) -> Vec<Event> {
+        let (mut fresh, mut due) = (Vec::new(), None);
         for notice in &plan.notices {
             let EventTarget::Pod { uid, field_path, .. } = &notice.event.target else { continue };
             let key = format!("{} {}", notice.event.reason, field_path.as_deref().unwrap_or(""));
-            let told = &mut self.at(uid).announced;
-            if told.get(&key) != Some(&notice.occasion) {
-                told.insert(key, notice.occasion.clone());
+            let announcements = &mut self.at(uid).announcements;
+            let last = announcements.get(&key).filter(|last| last.occasion == notice.occasion);
+            let mut again = last.map_or(now.boot, |last| last.at + ANNOUNCED_FOR);
+            if again <= now.boot {
+                let occasion = notice.occasion.clone();
+                announcements.insert(key, Announcement { occasion, at: now.boot });
                 fresh.push(notice.event.clone());
+                again = now.boot + ANNOUNCED_FOR;
             }
         }
         fresh
@@ -436,6 +453,8 @@ impl PodMemory {
                 memory.sandbox_attempt =
                     memory.sandbox_attempt.max(sandbox.attempt.saturating_add(1));
                 memory.released = false;
+                // What was true of the pod is news when it is true again.
+                memory.announcements.retain(|key, _| !key.ends_with(' '));
                 // The old sandbox may have been the reason for earlier failures.
                 for container in memory.containers.values_mut() {
                     container.failure = container.failure.take().filter(|f| f.image.is_some());
@@ -444,6 +463,10 @@ impl PodMemory {
             Outcome::ContainerStarted(container) => {
                 self.used_fetched(&container.uid, &container.name);
                 self.had_images(&container.uid, &container.name);
+                let of_container = format!("{{{}}}", container.name);
+                self.at(&container.uid)
+                    .announcements
+                    .retain(|key, _| !key.ends_with(&of_container));
                 let memory = self.container(&container.uid, &container.name);
                 memory.failure = None;
                 memory.next_count =

@@ -107,7 +107,7 @@ pub struct PodPlan {
     /// Why the wished pod as a whole waits (for `PodView::waiting`); one sentence.
     pub blocked: Option<String>,
     /// Events that belong to a state, not to an action. The worker passes them through
-    /// [`PodMemory::announce`], which drops those that were recorded for the same occasion.
+    /// [`PodMemory::announce`], which drops those that were recorded for the same occasion lately.
     pub notices: Vec<Notice>,
     /// The wished incarnation has ended for good. The worker saves this in the record and gives it
     /// back in [`Incarnation::terminal`], so that the pod is not run again, even when its
@@ -135,7 +135,7 @@ pub struct Waiting {
     pub message: String,
 }
 
-/// An event that is recorded once for each occasion.
+/// An event that is recorded for each occasion, and again while the state lasts.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Notice {
     /// What makes it the same occasion, for example the id of the crashed container.

@@ -227,7 +227,7 @@ impl Worker {
             now,
         );
         self.tell_update(input, &update, &mut plan);
-        for event in self.memory.announce(&plan) {
+        for event in self.memory.announce(&mut plan, now) {
             counted::count_notice(&event);
             self.host.events.record(event);
         }

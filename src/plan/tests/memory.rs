@@ -1,9 +1,11 @@
 //! What is remembered, and for how long.
 
+use super::world::{World, container};
 use crate::{
-    model::{Now, PodUid},
-    plan::{Failure, Outcome, PodMemory, Step},
+    model::{Event, EventKind, EventTarget, Now, PodKey, PodUid},
+    plan::{Failure, Outcome, PodMemory, PodPlan, Step},
 };
+use serde_json::json;
 use std::time::Duration;
 
 fn uid() -> PodUid {
@@ -62,4 +64,52 @@ fn names_that_are_invalid_do_not_pile_up() {
     }
     let failure = memory.of(&uid()).container("web").failure.as_ref().unwrap();
     assert!(failure.earlier_images.is_empty() && images(&memory).is_empty());
+}
+
+/// A plan with one notice for the pod and one for each of two containers.
+fn plan() -> PodPlan {
+    let mut plan = PodPlan::default();
+    for field_path in [None, Some("spec.containers{web}"), Some("spec.containers{side}")] {
+        let field_path = field_path.map(str::to_owned);
+        let target =
+            EventTarget::Pod { key: PodKey::new("default", "web"), uid: uid(), field_path };
+        let (kind, message) = (EventKind::Warning, "it lacks something".to_owned());
+        plan.notice("x", Event { target, kind, reason: "Failed", message });
+    }
+    plan
+}
+
+#[test]
+fn a_state_that_lasts_is_announced_every_half_hour() {
+    let mut memory = PodMemory::default();
+    for (time, events, wakes) in
+        [(1000, 3, 2800), (1001, 0, 2800), (2799, 0, 2800), (2800, 3, 4600), (9000, 3, 10800)]
+    {
+        let mut plan = plan();
+        assert_eq!(memory.announce(&mut plan, at(time)).len(), events, "{time}");
+        assert_eq!(plan.wake_at, Some(Duration::from_secs(wakes)), "{time}");
+    }
+}
+
+#[test]
+fn a_state_that_is_back_after_a_start_is_announced() {
+    let mut world = World::of(&json!({"containers": [container("web"), container("side")]}));
+    world.run();
+    let (sandbox, web) = (world.truth.sandboxes[0].clone(), world.truth.containers[0].clone());
+    assert_eq!(&*web.name, "web");
+    let mut memory = PodMemory::default();
+    let mut announced = |outcome: Option<Outcome>| -> Vec<Option<String>> {
+        outcome.iter().for_each(|outcome| memory.record(outcome, at(1000)));
+        let events = memory.announce(&mut plan(), at(1000));
+        let paths = events.into_iter().map(|event| match event.target {
+            EventTarget::Pod { field_path, .. } => field_path,
+            EventTarget::Node => panic!("{event:?}"),
+        });
+        paths.collect()
+    };
+    assert_eq!(announced(None).len(), 3);
+    assert_eq!(announced(None).len(), 0);
+    assert_eq!(announced(Some(Outcome::SandboxCreated(sandbox))), [None]);
+    let path = Some("spec.containers{web}".to_owned());
+    assert_eq!(announced(Some(Outcome::ContainerStarted(web))), [path]);
 }

@@ -22,12 +22,12 @@ fn a_pod_with_an_unsupported_feature_stays_pending() {
     assert_eq!(world.plan.blocked.as_deref(), Some(MISSING));
     let trace = world.take_trace();
     assert_eq!(trace.matches(&format!("event FailedMount {MISSING}")).count(), 1, "{trace}");
-    for _ in 0..3 {
+    for _ in 0..2 {
         world.advance(600);
         world.run();
     }
     let trace = world.take_trace();
-    assert!(!trace.contains("event"), "the event is recorded once: {trace}");
+    assert!(!trace.contains("event"), "it was recorded a while ago: {trace}");
     assert!(world.truth.sandboxes.is_empty(), "nothing is made for the pod");
     let phase = world.status.as_ref().and_then(|status| status.phase.as_deref());
     assert_eq!(phase, Some("Pending"));

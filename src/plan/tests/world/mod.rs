@@ -302,8 +302,8 @@ impl World {
     pub(super) fn run(&mut self) {
         self.list();
         for _ in 0..PATIENCE {
-            let plan = self.plan();
-            for event in self.memory.announce(&plan) {
+            let mut plan = self.plan();
+            for event in self.memory.announce(&mut plan, self.now) {
                 self.note(&format!("event {} {}", event.reason, event.message));
             }
             let idle = plan.actions.is_empty();
