@@ -325,14 +325,15 @@ impl Worker {
         self.ends.take(&outcome);
         let now = clock::now();
         self.acted = true;
-        self.records.take(&self.host.store, &outcome).await;
         self.objects.take(&outcome, objects);
         self.memory.record(&outcome, now);
         if let Outcome::CleanedUp { uid } = &outcome {
             self.reporter.forget(uid);
-            // A pod with the same uid may begin anew. It must find nothing of this one.
+            // A pod with the same uid may begin anew. It must find nothing of this one, also when
+            // the agent dies here: the record, which plans the clean-up again, goes last.
             self.keep().await;
         }
+        self.records.take(&self.host.store, &outcome).await;
         if matches!(outcome, Outcome::Resized { .. }) {
             // Saved before the status says so: the next agent does not resize it again.
             self.keep().await;
