@@ -25,6 +25,9 @@ const MAX_REQUESTS: usize = 10;
 /// The part of a body that is read.
 const MAX_BODY_BYTES: usize = 10 << 10;
 
+/// The headers of an answer. The kubelet's client limits their size alone.
+const MAX_HEADERS: usize = 1000;
+
 /// The last answer.
 #[derive(Debug)]
 pub(super) struct Answer {
@@ -168,7 +171,7 @@ async fn exchange(
     get: &HttpGet,
 ) -> Result<Answer, NetworkError> {
     let mut builder = http1::Builder::new();
-    builder.title_case_headers(true);
+    builder.title_case_headers(true).max_headers(MAX_HEADERS);
     let (mut sender, connection) = builder.handshake(TokioIo::new(stream)).await?;
     let mut request = Request::new(Empty::<Bytes>::new());
     *request.uri_mut() = get.path.parse().map_err(|_| NetworkError::Location(get.path.clone()))?;

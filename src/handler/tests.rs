@@ -363,6 +363,12 @@ fn more_headers_than_a_thousand_are_an_error() {
 }
 
 #[tokio::test]
+async fn an_answer_may_have_hundreds_of_headers() {
+    let port = server(|_| answer("200 OK", &"X-A: 1\r\n".repeat(900), "")).await;
+    assert_eq!(handlers().http_probe(&request(port, json!({})), LIMIT).await, Finding::Success);
+}
+
+#[tokio::test]
 async fn tcp_is_a_success_when_it_connects() {
     let (_listener, port) = listener().await;
     assert_eq!(handlers().tcp_probe("127.0.0.1", port, LIMIT).await, Finding::Success);
