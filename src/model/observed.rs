@@ -41,6 +41,14 @@ pub struct ObservedSandbox {
     pub owner: Option<Box<str>>,
 }
 
+impl ObservedSandbox {
+    /// True when it has a network of its own and no address in it.
+    #[must_use]
+    pub fn lacks_address(&self) -> bool {
+        self.network == NetworkMode::Pod && self.ips.is_empty()
+    }
+}
+
 /// State of a sandbox.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SandboxState {

@@ -50,7 +50,7 @@ pub(crate) struct Recollection {
     /// Key: image as in the spec.
     pub(crate) images: BTreeMap<Box<str>, ImageBackOff>,
     pub(crate) retries: BTreeMap<Stage, Retry>,
-    /// The sandboxes that have died.
+    /// The sandboxes that have died, or lack an address.
     pub(crate) sandbox: Ends,
     /// The lowest attempt of a sandbox whose name is not taken, as far as known.
     pub(crate) sandbox_attempt: u32,
@@ -277,7 +277,9 @@ impl PodMemory {
         for sandbox in &observed.sandboxes {
             if let Some(memory) = self.incarnations.get_mut(&sandbox.uid) {
                 let next = sandbox.attempt.saturating_add(1);
-                if sandbox.state == SandboxState::NotReady && next >= memory.sandbox_attempt {
+                if (sandbox.state == SandboxState::NotReady || sandbox.lacks_address())
+                    && next >= memory.sandbox_attempt
+                {
                     memory.sandbox.note(sandbox.id.as_str(), Moment::just(now));
                 }
                 memory.sandbox_attempt = memory.sandbox_attempt.max(next);
@@ -316,7 +318,9 @@ impl PodMemory {
                 fresh.push(notice.event.clone());
                 again = now.boot + ANNOUNCED_FOR;
             }
+            due = due.into_iter().chain([again]).min();
         }
+        due.into_iter().for_each(|at| plan.wake(at));
         fresh
     }
 

@@ -26,7 +26,7 @@ pub(crate) fn usable<'a>(cx: &Cx<'a>) -> Option<&'a ObservedSandbox> {
 pub(crate) fn serves(sandbox: &ObservedSandbox, pod: &k8s::Pod) -> bool {
     match (is_host_network(pod), sandbox.network) {
         (true, NetworkMode::Node) => true,
-        (false, NetworkMode::Pod) => !sandbox.ips.is_empty(),
+        (false, NetworkMode::Pod) => !sandbox.lacks_address(),
         (true, NetworkMode::Pod) | (false, NetworkMode::Node) => false,
     }
 }
@@ -105,13 +105,19 @@ fn is_handler_known(cx: &Cx<'_>, plan: &mut PodPlan) -> bool {
 /// Stops the containers of the pod and the sandbox that is to be replaced. Returns false when the
 /// pod must wait.
 fn plan_replacement(cx: &Cx<'_>, newest: &ObservedSandbox, plan: &mut PodPlan) -> bool {
-    if newest.state == SandboxState::NotReady {
+    // A change of the network's mode is an edit, and no failure.
+    let wanted = if is_host_network(cx.pod) { NetworkMode::Node } else { NetworkMode::Pod };
+    if newest.state == SandboxState::NotReady || newest.network == wanted {
         let died = cx.memory.sandbox.finished(newest.id.as_str(), cx.now);
         let exited = Exited { id: newest.id.as_str(), definition: None };
         let delay = cx.memory.sandbox.delay(&exited, cx.now);
         let due = died.after(delay, cx.now);
         if due > cx.now.boot {
-            plan.block("its sandbox died again; a new one follows after a back-off");
+            let why = match newest.state {
+                SandboxState::NotReady => "died again",
+                SandboxState::Ready => "has no address again",
+            };
+            plan.block(&format!("its sandbox {why}; a new one follows after a back-off"));
             plan.wake(due);
             return false;
         }

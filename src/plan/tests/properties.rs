@@ -14,6 +14,7 @@ fn happening() -> impl Strategy<Value = Happening> {
         Fault::Prepare,
         Fault::Sandbox,
         Fault::SandboxHalf,
+        Fault::NoAddress,
         Fault::Pull,
         Fault::ImageNever,
         Fault::Create,

@@ -75,6 +75,35 @@ fn when_a_sandbox_is_replaced() {
 }
 
 #[test]
+fn sandboxes_without_an_address_are_replaced_with_a_back_off() {
+    let mut world = World::of(&web());
+    (0..4).for_each(|_| world.fault(Fault::NoAddress));
+    let newest = |w: &World| w.truth.sandboxes.iter().map(|s| s.attempt).max();
+    world.run();
+    for (seconds, attempt) in [(0, 1), (9, 1), (2, 2), (18, 2), (3, 3)] {
+        world.advance(seconds);
+        assert_eq!(newest(&world), Some(attempt), "{}", world.take_trace());
+        let blocked = "its sandbox has no address again; a new one follows after a back-off";
+        assert_eq!(world.plan.blocked.as_deref(), Some(blocked));
+    }
+    world.advance(30);
+    assert_eq!(newest(&world), Some(3));
+    world.advance(12);
+    assert_eq!(newest(&world), Some(4));
+    assert!(world.running("web").is_some());
+}
+
+#[test]
+fn a_sandbox_with_another_network_is_replaced_without_a_back_off() {
+    let mut world = World::of(&web());
+    (0..2).for_each(|_| world.fault(Fault::NoAddress));
+    world.run();
+    assert!(actions(&mut world).is_empty());
+    world.truth.sandboxes.last_mut().unwrap().network = NetworkMode::Node;
+    assert!(!actions(&mut world).is_empty());
+}
+
+#[test]
 fn of_two_that_run_under_one_name_the_newer_stays() {
     let mut world = running(&web());
     let mut newer = world.truth.containers[0].clone();

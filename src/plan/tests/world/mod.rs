@@ -54,6 +54,8 @@ pub(super) enum Fault {
     Sandbox,
     /// The sandbox is made, the call fails, and the next one says that the name is reserved.
     SandboxHalf,
+    /// The sandbox is made and has no address.
+    NoAddress,
     Pull,
     ImageNever,
     /// Before anybody looks for the image.

@@ -251,7 +251,7 @@ impl World {
                 left,
             });
         }
-        let fault = self.fails(&[Fault::Sandbox, Fault::SandboxHalf]);
+        let fault = self.fails(&[Fault::Sandbox, Fault::SandboxHalf, Fault::NoAddress]);
         if fault == Some(Fault::Sandbox) {
             return Self::failed(uid, step, "FailedCreatePodSandBox", "no address left");
         }
@@ -263,12 +263,16 @@ impl World {
             attempt,
             state: SandboxState::Ready,
             created_at: self.now.wall,
-            ips: if host { Vec::new() } else { vec!["10.0.0.7".parse().unwrap()] },
+            ips: if host || fault == Some(Fault::NoAddress) {
+                Vec::new()
+            } else {
+                vec!["10.0.0.7".parse().unwrap()]
+            },
             network: if host { NetworkMode::Node } else { NetworkMode::Pod },
             owner: Some(OWNER.into()),
         };
         self.truth.sandboxes.push(sandbox.clone());
-        if fault.is_some() {
+        if fault == Some(Fault::SandboxHalf) {
             return Self::failed(uid, step, "FailedCreatePodSandBox", "deadline exceeded");
         }
         Outcome::SandboxCreated(sandbox)
