@@ -7,7 +7,7 @@ TARGET := $(shell scripts/find-cargo target)
 # Every test file that is no tier of its own.
 PURE = $(filter-out bench component containerds monitoring node soak,$(basename $(notdir $(wildcard tests/*.rs))))
 
-.PHONY: help build demo cluster-demo test test-all test-attacks test-fast test-build test-release test-api-pods test-cluster test-containerds test-skew test-machine node-failure soak soak-machine bench bench-doc lint fmt
+.PHONY: help build demo cluster-demo test test-all tiers-that-wait tiers-that-compute test-attacks test-fast test-build test-release test-api-pods test-cluster test-containerds test-skew test-machine node-failure soak soak-machine bench bench-doc lint fmt
 .DEFAULT_GOAL := help
 
 help: ## print this list
@@ -44,7 +44,13 @@ RELEASE_CORE = a_crashing_container_backs_off a_hog_dies_while_the_runtime_hangs
 	an_edit_replaces_the_pod_after_the_old_one_is_gone jobs_run_to_their_end killed_around_every_mutating_call \
 	killed_around_every_state_file_write logs_are_printed many_pods_at_once security_context termination_messages volumes
 
-test-all: test test-release ## and attacks, the upstream kubelet, clusters, every containerd, whole machines; an hour
+test-all: test-build ## and attacks, the upstream kubelet, clusters, every containerd, whole machines; an hour
+	scripts/prerequisites test
+	scripts/prerequisites machine
+	@# Emulated machines and compilers need processor time, and the other tests mostly wait.
+	scripts/beside "$(MAKE) --no-print-directory tiers-that-wait" "$(MAKE) --no-print-directory tiers-that-compute"
+
+tiers-that-wait: test
 	scripts/tier attacks 720 $(CARGO) test --locked --test attacks -- --test-threads=2
 	scripts/tier long-attacks 420 $(CARGO) test --locked --test attacks -- --test-threads=2 --ignored
 	@# Not on the tier's time: minutes the first time, nothing after. Without Go (3) the tier says that it is skipped.
@@ -59,10 +65,14 @@ test-all: test test-release ## and attacks, the upstream kubelet, clusters, ever
 	scripts/containerd-versions fetch || [ $$? = 3 ]
 	scripts/tier api-pods 1020 $(CARGO) test --locked --test api_pods -- --test-threads=2
 	scripts/tier containerds 420 $(CARGO) test --locked --test containerds -- --test-threads=3
-	scripts/prerequisites machine
+	$(MAKE) --no-print-directory test-release
+
+tiers-that-compute:
+	$(CARGO) build --release --locked
+	@tests/upstream/build controlplane "$(TARGET)/upstream" >/dev/null || [ $$? = 3 ]
 	@# Not on the tier's time either. Elsewhere the tier says that it is skipped.
 	[ "$$(uname -m)" != x86_64 ] || tests/machine/image "$(TARGET)/machine" >/dev/null
-	scripts/tier machine 2400 env NODELET=$(TARGET)/release/nodelet $(CARGO) test --locked --test machine -- --test-threads=2
+	scripts/tier machine 3600 env NODELET=$(TARGET)/release/nodelet $(CARGO) test --locked --test machine -- --test-threads=2
 
 test-release: test-build ## the component tests, the demo and the core of the node tests on the release build; as root
 	scripts/prerequisites test
