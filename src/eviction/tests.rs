@@ -160,7 +160,10 @@ async fn a_file_system_without_inodes_is_known_and_not_shown() {
 async fn a_suspect_is_shown_while_a_disk_is_short() {
     let mut rig = Rig::start();
     let view = json!({
-        "key": {"namespace": "default", "name": "hidden"}, "uid": "1", "status": {}, "terminating": false
+        "key": {"namespace": "default", "name": "hidden"},
+        "uid": "1",
+        "status": {},
+        "terminating": false,
     });
     let view: Arc<PodView> = Arc::new(serde_json::from_value(view).unwrap());
     let usage = PodUse {
