@@ -152,8 +152,7 @@ impl Bench {
         let cgroup_files = cgroup_tree(cgroups);
         let volumes = Volumes::open(&root, Some(1 << 30)).unwrap();
         let files = host_files(&slot, root);
-        let node_ips = watch::Sender::default();
-        let objects = watch::Sender::new(no_objects());
+        let (node_ips, objects) = (watch::Sender::default(), watch::Sender::new(no_objects()));
         let host = Host {
             images: Images::new(runtime.clone(), image_settings(slot.dir())),
             runtime,
@@ -173,8 +172,7 @@ impl Bench {
         };
         let source = watch::Sender::new(snapshot(Vec::new()));
         let (machine, probes) = (watch::Sender::new(MachineState::Up), watch::Sender::default());
-        let pressure = no_pressure();
-        let scheduling = watch::Sender::default();
+        let (pressure, scheduling) = (no_pressure(), watch::Sender::default());
         let inputs = SetInputs {
             sources: vec![source.subscribe()],
             updates,
