@@ -7,7 +7,7 @@ TARGET := $(shell scripts/find-cargo target)
 # Every test file that is no tier of its own.
 PURE = $(filter-out bench component containerds monitoring node soak,$(basename $(notdir $(wildcard tests/*.rs))))
 
-.PHONY: help build demo cluster-demo test test-all tiers-that-wait tiers-that-compute test-attacks test-fast test-build test-release test-api-pods test-cluster test-containerds test-skew test-machine node-failure soak soak-machine bench bench-doc lint fmt
+.PHONY: help build demo cluster-demo test test-all test-on-host test-attacks test-fast test-build test-release test-api-pods test-cluster test-containerds test-skew test-machine node-failure soak soak-machine bench bench-doc lint fmt
 .DEFAULT_GOAL := help
 
 help: ## print this list
@@ -29,7 +29,7 @@ test-build:
 	$(CARGO) test --locked --no-run
 
 test-fast: test-build ## what needs neither root nor containerd
-	scripts/tier pure 120 $(CARGO) test --locked --lib --bins $(addprefix --test ,$(PURE))
+	scripts/tier pure 180 $(CARGO) test --locked --lib --bins $(addprefix --test ,$(PURE))
 	scripts/tier component 300 $(CARGO) test --locked --test component -- --test-threads=6
 
 test: test-fast ## all of that and the same on private containerds; as root, a quarter of an hour
@@ -44,15 +44,24 @@ RELEASE_CORE = a_crashing_container_backs_off a_hog_dies_while_the_runtime_hangs
 	an_edit_replaces_the_pod_after_the_old_one_is_gone jobs_run_to_their_end killed_around_every_mutating_call \
 	killed_around_every_state_file_write logs_are_printed many_pods_at_once security_context termination_messages volumes
 
+# What of the tests in whole machines `make test-all` runs. `make test-machine` runs all of them.
+MACHINE_CORE = a_node_through_its_life a_reboot_waits_for_pods slices_hold_what_manifests_ask two_drivers_are_told_apart_and_changed \
+	power_losses_in_a_churn memory_pressure_on_a_small_machine kubeadm_makes_a_machine_a_node
+
 test-all: test-build ## and attacks, the upstream kubelet, clusters, every containerd, whole machines; an hour
 	scripts/prerequisites test
+	@# The release build takes minutes of processor time, and most tests wait.
+	scripts/beside "$(MAKE) --no-print-directory test-on-host" "$(CARGO) build --release --locked"
+	$(MAKE) --no-print-directory test-release
 	scripts/prerequisites machine
-	@# Emulated machines and compilers need processor time, and the other tests mostly wait.
-	scripts/beside "$(MAKE) --no-print-directory tiers-that-wait" "$(MAKE) --no-print-directory tiers-that-compute"
+	@# Not on the tier's time. Elsewhere the tier says that it is skipped.
+	[ "$$(uname -m)" != x86_64 ] || tests/machine/image "$(TARGET)/machine" >/dev/null
+	@[ "$$($(CARGO) test --quiet --locked --test machine -- --list --exact $(MACHINE_CORE) | grep -c ': test$$')" = $(words $(MACHINE_CORE)) ] \
+	  || { echo "MACHINE_CORE in the Makefile names a test that tests/machine/main.rs does not have" >&2; exit 1; }
+	scripts/tier machine 1200 env NODELET=$(TARGET)/release/nodelet $(CARGO) test --locked --test machine -- --test-threads=2 --exact $(MACHINE_CORE)
 
-tiers-that-wait: test
+test-on-host: test
 	scripts/tier attacks 720 $(CARGO) test --locked --test attacks -- --test-threads=2
-	scripts/tier long-attacks 420 $(CARGO) test --locked --test attacks -- --test-threads=2 --ignored
 	@# Not on the tier's time: minutes the first time, nothing after. Without Go (3) the tier says that it is skipped.
 	@tests/upstream/build kubelet "$(TARGET)/upstream" >/dev/null || [ $$? = 3 ]
 	scripts/tier parity 120 $(CARGO) test --locked --test parity
@@ -65,14 +74,6 @@ tiers-that-wait: test
 	scripts/containerd-versions fetch || [ $$? = 3 ]
 	scripts/tier api-pods 1020 $(CARGO) test --locked --test api_pods -- --test-threads=2
 	scripts/tier containerds 420 $(CARGO) test --locked --test containerds -- --test-threads=3
-	$(MAKE) --no-print-directory test-release
-
-tiers-that-compute:
-	$(CARGO) build --release --locked
-	@tests/upstream/build controlplane "$(TARGET)/upstream" >/dev/null || [ $$? = 3 ]
-	@# Not on the tier's time either. Elsewhere the tier says that it is skipped.
-	[ "$$(uname -m)" != x86_64 ] || tests/machine/image "$(TARGET)/machine" >/dev/null
-	scripts/tier machine 3600 env NODELET=$(TARGET)/release/nodelet $(CARGO) test --locked --test machine -- --test-threads=2
 
 test-release: test-build ## the component tests, the demo and the core of the node tests on the release build; as root
 	scripts/prerequisites test
@@ -136,10 +137,11 @@ node-failure: test-build ## experiments beside the upstream kubelet at real cont
 	NODE_FAILURE_TIMINGS=$(NODE_FAILURE_TIMINGS) $(CARGO) test --locked --test api_pods -- --ignored --exact --nocapture node_failure::beside_the_upstream_kubelet
 
 SOAK_MINUTES ?= 60
-soak: test-build ## things going wrong at random for SOAK_MINUTES (60), a million broken files, a long hang of the runtime; as root
+soak: test-build ## things going wrong at random for SOAK_MINUTES (60), long attacks, a million broken files, a long hang; as root
 	scripts/prerequisites run
 	@# Without Go (3) the test that needs a control plane says that it is skipped.
 	@tests/upstream/build controlplane "$(TARGET)/upstream" >/dev/null || [ $$? = 3 ]
+	$(CARGO) test --locked --test attacks -- --test-threads=2 --ignored
 	$(CARGO) test --locked --test api_pods -- --nocapture --ignored --exact runtime_faults::a_runtime_that_hangs_for_minutes
 	MUTATIONS=1000000 $(CARGO) test --locked --test mutations -- --nocapture
 	SOAK_MINUTES=$(SOAK_MINUTES) $(CARGO) test --locked --test soak -- --nocapture

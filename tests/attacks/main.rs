@@ -4,8 +4,8 @@
 //! processes take the CPU (`contention`), and to 64 MiB of memory, and checks that an innocent pod
 //! notices nothing. `docs/security.md` lists the attacks with the rule that each of them meets.
 //!
-//! An attack that takes more than a minute is `#[ignore]`d; the `long-attacks` tier of
-//! `make test-all` runs it.
+//! An attack that takes more than a minute is `#[ignore]`d; `make test-attacks` and `make soak` run
+//! it.
 
 #![allow(
     clippy::unwrap_used,
