@@ -117,6 +117,7 @@ pub struct EvictionTask {
     kernel: KernelReports,
     /// Changes when saved files may be lost.
     losses: watch::Receiver<u64>,
+    save_patience: Duration,
 }
 
 /// The evictions of an earlier run of the agent.
@@ -149,6 +150,7 @@ impl EvictionTask {
             history: ViewHistory::default(),
             kernel: KernelReports::open(proc),
             losses: parts.store.losses(),
+            save_patience: SAVE_PATIENCE,
             settings,
             parts,
             channels,
@@ -374,7 +376,7 @@ impl EvictionTask {
         let records: Vec<&EvictionRecord> = self.relief.evictions().records().collect();
         let saved = self.parts.store.put_evictions(&records);
         // The write goes on; an eviction does not wait for a slow disk.
-        match tokio::time::timeout(SAVE_PATIENCE, saved).await {
+        match tokio::time::timeout(self.save_patience, saved).await {
             Ok(Ok(())) => {}
             Ok(Err(err)) => {
                 tracing::warn!(%err, "eviction records are not saved: a restart would lose them");

@@ -121,6 +121,7 @@ async fn an_eviction_is_saved_before_the_workers_get_the_order() {
         assert!(saved.contains("\"hog\""), "{saved:?}");
     });
     let plan = rig.plan();
+    rig.task.save_patience = Duration::from_secs(60);
     rig.task.execute(&plan).await;
     assert!(rig.orders.borrow().evicted.contains_key(&PodKey::new("default", "hog")));
     // The store's writer goes on; the watcher of the orders ends.
