@@ -20,7 +20,7 @@ use serde_json::value::RawValue;
 pub(super) const MAX_OBJECT_BYTES: usize = 4 << 20;
 /// The most that is read of a line of a watch or of a page of a list, in bytes. etcd takes objects
 /// of 1.5 MiB, and JSON of the API server has six bytes for each `<`: they become 9 MiB.
-pub(super) const MAX_TEXT_BYTES: usize = 16 << 20;
+pub(super) const MAX_TEXT_BYTES: usize = 10 << 20;
 /// The most values in one object. A node with a hundred images has a thousand.
 const MAX_VALUES: usize = 25_000;
 /// What a value takes in memory besides its text, roughly.
@@ -197,6 +197,8 @@ fn read<T: DeserializeOwned>(text: &[u8], metadata: impl FnOnce() -> Metadata) -
 /// The events of a watch: lines of a body.
 pub(super) struct Events {
     body: Body,
+    /// The longest line, in bytes.
+    longest: usize,
     read: Vec<u8>,
     /// Bytes of `read` that were searched for the end of a line.
     searched: usize,
@@ -204,8 +206,11 @@ pub(super) struct Events {
 }
 
 impl Events {
-    pub(super) fn new(body: Body) -> Self {
-        Self { body, read: Vec::new(), searched: 0, version: String::new() }
+    /// `leaves_out`: an object that is too large is left out, and so its line has to be read to the
+    /// end.
+    pub(super) fn new(body: Body, leaves_out: bool) -> Self {
+        let longest = if leaves_out { MAX_TEXT_BYTES } else { MAX_OBJECT_BYTES };
+        Self { body, longest, read: Vec::new(), searched: 0, version: String::new() }
     }
 
     /// The resource version of the newest event, from which another watch can go on; empty before
@@ -240,8 +245,8 @@ impl Events {
                 return Ok(Some(event));
             }
             self.searched = self.read.len();
-            if self.read.len() > MAX_TEXT_BYTES {
-                return Err(ApiError::TooLarge(MAX_TEXT_BYTES));
+            if self.read.len() > self.longest {
+                return Err(ApiError::TooLarge(self.longest));
             }
             match self.body.frame().await {
                 None => return Ok(None),
@@ -373,7 +378,7 @@ mod tests {
             "{\"type\": \"BOOKMARK\", \"object\": {\"metadata\": {\"resourceVersion\": \"7\", \"annotations\": {\"k8s.io/initial-events-end\": \"true\"}}}}\n",
             "{\"type\": \"ADD",
         );
-        let mut events = Events::new(body(lines));
+        let mut events = Events::new(body(lines), true);
         assert_eq!(
             events.next::<Value>().await.unwrap(),
             Some(WatchEvent::Changed(Ok(json!({"a": 1}))))
@@ -397,12 +402,14 @@ mod tests {
         let texts =
             ["<html>\n", "null\n", "7\n", "{\"type\": \"X\", \"object\": 1}\n", &deep, &long];
         for text in texts {
-            let outcome = Events::new(body(format!("{text}\n"))).next::<Value>().await;
+            let outcome = Events::new(body(format!("{text}\n")), true).next::<Value>().await;
             let error = outcome.err().unwrap_or_else(|| panic!("{:.80} was taken", text));
             assert!(error.to_string().len() < 2000, "{error}");
         }
-        let endless = Events::new(body(long)).next::<Value>().await;
-        assert_eq!(endless, Err(ApiError::TooLarge(MAX_TEXT_BYTES)));
+        for (leaves_out, longest) in [(true, MAX_TEXT_BYTES), (false, MAX_OBJECT_BYTES)] {
+            let endless = Events::new(body(long.clone()), leaves_out).next::<Value>().await;
+            assert_eq!(endless, Err(ApiError::TooLarge(longest)));
+        }
     }
 
     #[tokio::test]
@@ -419,7 +426,7 @@ mod tests {
         let lines = format!(
             "{{\"type\": \"ADDED\", \"object\": {large}}}\n{{\"type\": \"ADDED\", \"object\": {{}}}}\n"
         );
-        let mut events = Events::new(body(lines));
+        let mut events = Events::new(body(lines), true);
         for expected in [unread(), Ok(json!({}))] {
             let event = events.next::<Value>().await.unwrap();
             assert_eq!(event, Some(WatchEvent::Changed(expected)));
@@ -453,7 +460,7 @@ mod tests {
             "{{\"type\": \"ADDED\", \"object\": {{{metadata}, {wide}}}}}\n\
              {{\"type\": \"DELETED\", \"object\": {{{metadata}, {wide}}}}}\n"
         );
-        let mut events = Events::new(body(lines));
+        let mut events = Events::new(body(lines), true);
         let added = events.next::<Value>().await.unwrap();
         assert_eq!(added, Some(WatchEvent::Changed(Err(Box::new(unread())))));
         let deleted = events.next::<Value>().await.unwrap();

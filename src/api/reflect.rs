@@ -229,7 +229,7 @@ impl<T: Watched> Reflector<T> {
         query = format!("{query}&resourceVersion={version}");
         let begun = Instant::now();
         let mut events = match in_time(open(client, &query)).await {
-            Ok(body) => Events::new(body),
+            Ok(body) => Events::new(body, T::LEAVES_OUT),
             Err(error) => match error.code() {
                 // By the server's age: it knows no initial events.
                 Some(400 | 422) if streams => return Ok(End::NoInitialEvents),
