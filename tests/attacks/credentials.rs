@@ -2,7 +2,7 @@
 
 use crate::{
     prepared,
-    support::{manifest::Pod, status::Status, world::World},
+    support::{manifest::Pod, poll_until, status::Status, world::World},
     watchdog::Watchdog,
 };
 use nix::{libc, sys::stat::Mode, unistd::mkfifo};
@@ -395,7 +395,10 @@ fn is_survived(
     replace(&path, &kubeconfig_of(&server.url, "    token: abc"));
     world.agent.start();
     let dog = Watchdog::start(&world);
-    world.wait_until(what, || done(&world, &server), |done| *done);
+    // An agent that was built for tests reads megabytes of JSON slowly.
+    let patience = Duration::from_secs(120);
+    let seen = poll_until(patience, || done(&world, &server), |done| *done);
+    assert!(seen.is_ok(), "not within {patience:?}: {what}\n{}", world.agent.log_tail(20));
     world.drop_pod(&Pod::running("late"));
     world.wait_running("late");
     dog.finish(&world);
