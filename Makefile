@@ -7,7 +7,7 @@ TARGET := $(shell scripts/find-cargo target)
 # Every test file that is no tier of its own.
 PURE = $(filter-out bench component containerds monitoring node soak,$(basename $(notdir $(wildcard tests/*.rs))))
 
-.PHONY: help build demo cluster-demo test test-all test-on-host test-attacks test-fast test-build test-release test-api-pods test-cluster test-containerds test-skew test-machine node-failure soak soak-machine bench bench-doc lint fmt
+.PHONY: help build demo cluster-demo test test-node test-all test-on-host test-attacks test-fast test-build test-release test-api-pods test-cluster test-containerds test-skew test-machine node-failure soak soak-machine bench bench-doc lint fmt
 .DEFAULT_GOAL := help
 
 help: ## print this list
@@ -32,7 +32,9 @@ test-fast: test-build ## what needs neither root nor containerd
 	scripts/tier pure 180 $(CARGO) test --locked --lib --bins $(addprefix --test ,$(PURE))
 	scripts/tier component 300 $(CARGO) test --locked --test component -- --test-threads=6
 
-test: test-fast ## all of that and the same on private containerds; as root, a quarter of an hour
+test: test-fast test-node ## all of that and the same on private containerds; as root, a quarter of an hour
+
+test-node:
 	@[ "$$(id -u)" = 0 ] || { echo "make test needs root for its private containerd; without root: make test-fast" >&2; exit 1; }
 	scripts/prerequisites test
 	scripts/tier bench 60 $(CARGO) test --locked --test bench --test monitoring
@@ -48,7 +50,7 @@ RELEASE_CORE = a_crashing_container_backs_off a_hog_dies_while_the_runtime_hangs
 MACHINE_CORE = a_node_through_its_life a_reboot_waits_for_pods slices_hold_what_manifests_ask two_drivers_are_told_apart_and_changed \
 	power_losses_in_a_churn memory_pressure_on_a_small_machine kubeadm_makes_a_machine_a_node
 
-test-all: test-build ## and attacks, the upstream kubelet, clusters, every containerd, whole machines; an hour
+test-all: test-fast ## and attacks, the upstream kubelet, clusters, every containerd, whole machines; an hour
 	scripts/prerequisites test
 	@# The release build takes minutes of processor time, and most tests wait.
 	scripts/beside "$(MAKE) --no-print-directory test-on-host" "$(CARGO) build --release --locked"
@@ -60,7 +62,7 @@ test-all: test-build ## and attacks, the upstream kubelet, clusters, every conta
 	  || { echo "MACHINE_CORE in the Makefile names a test that tests/machine/main.rs does not have" >&2; exit 1; }
 	scripts/tier machine 1200 env NODELET=$(TARGET)/release/nodelet $(CARGO) test --locked --test machine -- --test-threads=2 --exact $(MACHINE_CORE)
 
-test-on-host: test
+test-on-host: test-node
 	scripts/tier attacks 720 $(CARGO) test --locked --test attacks -- --test-threads=2
 	@# Not on the tier's time: minutes the first time, nothing after. Without Go (3) the tier says that it is skipped.
 	@tests/upstream/build kubelet "$(TARGET)/upstream" >/dev/null || [ $$? = 3 ]

@@ -344,13 +344,13 @@ async fn a_file_system_that_hangs_or_changes_has_no_reading() {
     let becomes = |text: &str| fs::rename(files.put("next", text), &images).unwrap();
     becomes("hang");
     for _ in 0..3 {
-        let sample = disks.sample(Duration::from_millis(20)).await;
+        let sample = disks.sample(Duration::from_millis(400)).await;
         assert_eq!(numbers(&sample.readings[&Signal::NodefsAvailable]), (40, 100));
         assert!(matches!(sample.missing[&Signal::ImagefsAvailable], NoReading::Hung { .. }));
         assert!(matches!(sample.missing[&Signal::ContainerfsAvailable], NoReading::Hung { .. }));
     }
     // Where it is does not change for that.
-    let located = disks.locate(at, at, Duration::from_millis(20)).await;
+    let located = disks.locate(at, at, Duration::from_millis(400)).await;
     assert!(matches!(located, Err(NoReading::Hung { .. })), "{located:?}");
     assert_eq!((disks.layout(), disks.images()), (DiskLayout::DedicatedImages, Some(&*images)));
     // It answers the one question that it was asked.
