@@ -62,7 +62,8 @@ impl Housekeeping {
         let mut done: Option<(CgroupDriver, u64)> = None;
         let mut next_try = Instant::now();
         let mut next_look = Instant::now();
-        let (mut enforcing, mut leftovers) = (None, Vec::new());
+        let (mut enforcing, mut foreign) = (None, None);
+        let mut swept = Swept::default();
         // A removal may take long: the cgroups that all pods share don't wait for it.
         let mut sweep: Option<Sweep> = None;
         loop {
@@ -86,7 +87,13 @@ impl Housekeeping {
             if known.complete && sweep.is_none() && Instant::now() >= next_look {
                 sweep = Some(Box::pin(self.parts.sweeper.clone().sweep()));
             }
-            let trouble: Vec<String> = enforcing.iter().chain(&leftovers).cloned().collect();
+            let named = swept.foreign(&known);
+            if let Some(sentence) = named.as_ref().filter(|_| named != foreign) {
+                tracing::warn!("{sentence}");
+            }
+            foreign = named;
+            let trouble: Vec<String> =
+                enforcing.iter().chain(&foreign).chain(swept.failures()).cloned().collect();
             self.parts.trouble.publish_if_changed(trouble);
             // No sweep is due before all pods are known or while another sweep runs. A change of
             // `known` and the end of the sweep wake the loop.
@@ -107,7 +114,7 @@ impl Housekeeping {
                     if let Some(event) = found.event() {
                         self.parts.events.record(event);
                     }
-                    leftovers = found.sentences();
+                    swept = found;
                     sweep = None;
                     next_look = Instant::now() + LOOK;
                 }

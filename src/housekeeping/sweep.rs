@@ -58,7 +58,7 @@ impl Sweeper {
                 return Swept::failed(format!("looking for leftover pods has crashed: {error}"));
             }
         };
-        swept.foreign = self.name_others(others);
+        swept.foreign = others;
         for uid in &ours {
             // The turn is taken before the known pods are read: a pod that becomes known now waits
             // until the turn ends.
@@ -84,15 +84,6 @@ impl Sweeper {
         }
         swept
     }
-
-    /// What a person should know about pod directories that another program made.
-    fn name_others(&self, mut others: Vec<PodUid>) -> Option<String> {
-        let known = self.known.borrow();
-        others.retain(|uid| !known.uids.contains(uid));
-        let sentence = foreign_sentence(&others)?;
-        tracing::warn!("{sentence}");
-        Some(sentence)
-    }
 }
 
 /// The result of a sweep.
@@ -100,13 +91,13 @@ impl Sweeper {
 pub(super) struct Swept {
     /// What could not be listed or removed, one sentence each.
     failures: Vec<String>,
-    /// Names the pod directories of other programs.
-    foreign: Option<String>,
+    /// The pod directories of other programs, sorted.
+    foreign: Vec<PodUid>,
 }
 
 impl Swept {
     fn failed(sentence: String) -> Self {
-        Self { failures: vec![sentence], foreign: None }
+        Self { failures: vec![sentence], foreign: Vec::new() }
     }
 
     /// The kubelet's event of a garbage collection that failed.
@@ -119,9 +110,16 @@ impl Swept {
         })
     }
 
-    /// Sentences for the node's status.
-    pub(super) fn sentences(self) -> Vec<String> {
-        self.foreign.into_iter().chain(self.failures).collect()
+    /// What could not be listed or removed, one sentence each.
+    pub(super) fn failures(&self) -> &[String] {
+        &self.failures
+    }
+
+    /// What a person should know about pod directories that another program made. A pod that
+    /// claims the uid of one says so itself.
+    pub(super) fn foreign(&self, known: &Known) -> Option<String> {
+        let unknown: Vec<_> = self.foreign.iter().filter(|uid| !known.uids.contains(uid)).collect();
+        foreign_sentence(&unknown)
     }
 }
 
@@ -145,7 +143,7 @@ fn by_owner(volumes: &Volumes, listed: Vec<PodUid>, owner: &str) -> PodDirs {
 
 /// Names the pod directories of other programs, a bounded number of them; `None` when there is
 /// none.
-fn foreign_sentence(others: &[PodUid]) -> Option<String> {
+fn foreign_sentence(others: &[&PodUid]) -> Option<String> {
     let named: Vec<String> =
         others.iter().take(NAMED).map(|uid| uid.as_str().escape_debug().to_string()).collect();
     let more = match others.len().saturating_sub(NAMED) {
@@ -168,35 +166,47 @@ fn foreign_sentence(others: &[PodUid]) -> Option<String> {
 mod tests {
     use super::*;
 
+    fn uids(names: &[&str]) -> Vec<PodUid> {
+        names.iter().map(|name| PodUid::from(*name)).collect()
+    }
+
+    fn named(foreign: &[&str], known: &[&str]) -> Option<String> {
+        let swept = Swept { failures: Vec::new(), foreign: uids(foreign) };
+        let known = Known { uids: uids(known).into_iter().collect(), ..Known::default() };
+        swept.foreign(&known)
+    }
+
     #[test]
     fn only_failures_of_a_sweep_are_an_event() {
-        let foreign = || Some("1 directory in pods/".to_owned());
-        let swept = Swept { failures: Vec::new(), foreign: foreign() };
+        let swept = Swept { failures: Vec::new(), foreign: uids(&["a"]) };
         assert_eq!(swept.event(), None);
         let failures = vec!["leftovers of pod a: busy".to_owned(), "b".to_owned()];
-        let swept = Swept { failures, foreign: foreign() };
+        let swept = Swept { failures, foreign: uids(&["a"]) };
         let event = swept.event().unwrap();
         assert_eq!((&event.target, event.kind), (&EventTarget::Node, EventKind::Warning));
         assert_eq!(event.reason, "ContainerGCFailed");
         assert_eq!(event.message, "leftovers of pod a: busy; b");
-        let sentences = ["1 directory in pods/", "leftovers of pod a: busy", "b"];
-        assert_eq!(swept.sentences(), sentences);
     }
 
     #[test]
     fn foreign_directories_are_named_up_to_a_bound() {
-        let uids =
-            |names: &[&str]| names.iter().map(|name| PodUid::from(*name)).collect::<Vec<_>>();
-        assert_eq!(foreign_sentence(&[]), None);
-        let one = foreign_sentence(&uids(&["a\u{1b}[31m"])).unwrap_or_default();
+        assert_eq!(named(&[], &[]), None);
+        let one = named(&["a\u{1b}[31m"], &[]).unwrap_or_default();
         assert!(
             one.starts_with("1 directory in pods/") && one.ends_with(": a\\u{1b}[31m"),
             "{one}"
         );
-        let many = foreign_sentence(&uids(&["a", "b", "c", "d", "e"])).unwrap_or_default();
+        let many = named(&["a", "b", "c", "d", "e"], &[]).unwrap_or_default();
         assert!(
             many.starts_with("5 directories") && many.ends_with(": a, b, c and 2 more"),
             "{many}"
         );
+    }
+
+    #[test]
+    fn a_foreign_directory_is_named_as_soon_as_no_pod_claims_it() {
+        assert_eq!(named(&["a"], &["a", "b"]), None);
+        let one = named(&["a"], &["b"]).unwrap_or_default();
+        assert!(one.ends_with("left alone: a"), "{one}");
     }
 }
