@@ -1,14 +1,15 @@
-//! Identifiers. Newtypes, so that a sandbox id is never passed where a container id belongs.
+//! Identifiers. Newtypes, so that a sandbox id is never passed where a container id belongs. Clones
+//! share their text: the same id stands in many places of the memory.
 
 use serde::{Deserialize, Serialize};
-use std::fmt;
+use std::{fmt, sync::Arc};
 
 macro_rules! string_id {
     ($(#[$doc:meta])* $name:ident) => {
         $(#[$doc])*
         #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
         #[serde(transparent)]
-        pub struct $name(Box<str>);
+        pub struct $name(Arc<str>);
 
         impl $name {
             /// The id as text.
@@ -26,7 +27,7 @@ macro_rules! string_id {
 
         impl From<String> for $name {
             fn from(text: String) -> Self {
-                Self(text.into_boxed_str())
+                Self(text.into())
             }
         }
 
@@ -56,9 +57,9 @@ string_id! {
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct PodKey {
     /// `metadata.namespace`, never empty.
-    pub namespace: Box<str>,
+    pub namespace: Arc<str>,
     /// `metadata.name`, never empty.
-    pub name: Box<str>,
+    pub name: Arc<str>,
 }
 
 impl PodKey {

@@ -67,7 +67,7 @@ pub struct ObjectsTask {
     /// are taken over with the first pods.
     remembered: SavedAnswers,
     /// The namespaces of the pods. Only their Services are published.
-    namespaces: BTreeSet<Box<str>>,
+    namespaces: BTreeSet<Arc<str>>,
     requests: JoinSet<Requested>,
 }
 

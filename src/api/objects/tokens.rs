@@ -13,7 +13,7 @@ use super::{
 use crate::model::{PodUid, ServiceAccountToken, TokenAnswer, TokenKey};
 use serde::Deserialize;
 use serde_json::{Value, json};
-use std::time::Duration;
+use std::{sync::Arc, time::Duration};
 
 /// A token is replaced after this long at the latest.
 const LONGEST: Duration = Duration::from_secs(24 * 60 * 60);
@@ -25,8 +25,8 @@ pub(super) const SPREAD: Duration = Duration::from_secs(10);
 /// The pod to which a token is bound. Its uid is in the key.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Bound {
-    pub(super) namespace: Box<str>,
-    pub(super) pod: Box<str>,
+    pub(super) namespace: Arc<str>,
+    pub(super) pod: Arc<str>,
 }
 
 /// The parts of a `TokenRequest` that are read. It has no `Debug`, because it holds a token.

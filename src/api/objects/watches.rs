@@ -230,7 +230,7 @@ impl Watches {
     }
 
     /// The Services to which pods of these namespaces are linked; `None` until they were read.
-    pub(super) fn services(&self, namespaces: &BTreeSet<Box<str>>) -> Option<Arc<ClusterServices>> {
+    pub(super) fn services(&self, namespaces: &BTreeSet<Arc<str>>) -> Option<Arc<ClusterServices>> {
         let (cache, _) = self.services.as_ref()?;
         let cache = Arc::clone(&cache.borrow());
         let is_wanted = |seen: &SeenService| {
