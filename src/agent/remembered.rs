@@ -5,7 +5,7 @@ use crate::{
     source::{SavedState, SourceHandle, core::Saved},
     store::{Loaded, LoadedSource, PodRecord, Store, parse_saved},
 };
-use std::{collections::BTreeMap, sync::Arc, time::Duration};
+use std::{collections::BTreeMap, sync::Arc};
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
@@ -27,33 +27,14 @@ fn admitted_from(pods: &BTreeMap<PodKey, Vec<PodRecord>>, kind: SourceKind) -> b
     origins.into_iter().any(|origin| origin.source == kind)
 }
 
-/// Saves a source's last good manifests when they have changed, and when their file may be lost.
-///
-/// A change is saved after a delay, because the record of a new pod has to be on disk before the
-/// pod can start and would wait behind it. A crash before that loses the newest revisions of
-/// manifests that are still in the source. An orderly stop saves them. The first manifests are
-/// saved at once: a source that has nothing saved and whose pods have records counts as lost.
+/// Saves a source's last good manifests whenever they change, and when their file may be lost.
 pub(super) async fn save(
-    source: SourceHandle,
-    kind: SourceKind,
-    store: Store,
-    shutdown: CancellationToken,
-) -> anyhow::Result<()> {
-    save_after(SAVE_DELAY, source, kind, store, shutdown).await
-}
-
-/// How long changes of a source are collected before they are saved.
-const SAVE_DELAY: Duration = Duration::from_millis(200);
-
-async fn save_after(
-    delay: Duration,
     mut source: SourceHandle,
     kind: SourceKind,
     store: Store,
     shutdown: CancellationToken,
 ) -> anyhow::Result<()> {
     let mut losses = store.losses();
-    let mut has_saved = !source.saved.borrow().files.is_empty();
     loop {
         // Every arm only waits; what is saved is read afterwards. A change comes before the
         // shutdown, which would lose it.
@@ -64,12 +45,6 @@ async fn save_after(
                     // The source has ended, which its own task reports.
                     shutdown.cancelled().await;
                     return Ok(());
-                }
-                if has_saved {
-                    tokio::select! {
-                        () = tokio::time::sleep(delay) => {}
-                        () = shutdown.cancelled() => {}
-                    }
                 }
                 true
             }
@@ -83,7 +58,6 @@ async fn save_after(
         if *saved == Saved::default() && !changed {
             continue;
         }
-        has_saved = !saved.files.is_empty();
         if let Err(error) = store.put_source(kind, &*saved).await {
             tracing::debug!(err = %error, "last good manifests are not on disk yet");
         }
@@ -137,8 +111,7 @@ mod tests {
         model::Origin,
         source::{Accepts, CredentialsDirectory, DirectorySource, SourceOptions},
     };
-    use std::{fs, path::Path};
-    use tokio::task::JoinSet;
+    use std::{fs, path::Path, time::Duration};
 
     fn record(origin: SourceKind) -> PodRecord {
         let location = "/m/web.yaml".into();
@@ -147,69 +120,23 @@ mod tests {
         PodRecord { origin, ..new }
     }
 
-    fn options(saved: SavedState) -> SourceOptions {
-        SourceOptions {
+    /// How much a source knows after it has looked at an empty directory.
+    async fn knowledge_of_empty(dir: &Path, saved: SavedState) -> Knowledge {
+        let options = SourceOptions {
             accepts: Accepts::All,
             credentials: CredentialsDirectory::None,
             node_name: "n1".to_owned(),
             settings: Settings::default(),
             check_every: Duration::from_millis(20),
             saved,
-        }
-    }
-
-    /// How much a source knows after it has looked at an empty directory.
-    async fn knowledge_of_empty(dir: &Path, saved: SavedState) -> Knowledge {
-        let (source, mut handle) = DirectorySource::new(dir, options(saved));
+        };
+        let (source, mut handle) = DirectorySource::new(dir, options);
         // The source runs until it is dropped.
         tokio::select! {
             () = source.run(CancellationToken::new()) => panic!("the source has ended"),
             changed = handle.snapshots.changed() => changed.unwrap(),
         }
         handle.snapshots.borrow().knowledge
-    }
-
-    #[tokio::test]
-    async fn the_record_of_a_pod_goes_before_the_last_good_manifests() {
-        let dir = tempfile::tempdir().unwrap();
-        let (root, run, manifests) =
-            (dir.path().join("root"), dir.path().join("run"), dir.path().join("m"));
-        fs::create_dir(&manifests).unwrap();
-        let write = |name: &str| {
-            let spec = "spec: {containers: [{name: main, image: i}]}";
-            let text = format!("{{apiVersion: v1, kind: Pod, metadata: {{name: {name}}}, {spec}}}");
-            fs::write(manifests.join(format!("{name}.yaml")), text).unwrap();
-        };
-        write("first");
-        let (store, writer, _) = Store::lock_and_open(&root, &run, None).unwrap();
-        let mut tasks = JoinSet::new();
-        tasks.spawn(writer.run());
-        let (source, mut handle) = DirectorySource::new(&manifests, options(SavedState::None));
-        tasks.spawn(source.run(CancellationToken::new()));
-        let shutdown = CancellationToken::new();
-        let (delay, saved) = (Duration::from_secs(3600), handle.clone());
-        let save = save_after(delay, saved, SourceKind::File, store.clone(), shutdown.clone());
-        let mut saving = JoinSet::new();
-        saving.spawn(save);
-
-        let file = root.join("nodelet/sources.json");
-        let is_saved = |name: &str| {
-            let text = fs::read_to_string(&file).unwrap_or_default();
-            text.contains(&format!("/{name}.yaml"))
-        };
-        while !is_saved("first") {
-            tokio::time::sleep(Duration::from_millis(10)).await;
-        }
-        write("web");
-        handle.saved.wait_for(|saved| saved.files.len() == 2).await.unwrap();
-        // The task that saves it takes it in as well.
-        tokio::task::yield_now().await;
-        let record = record(SourceKind::File);
-        store.put_pods(&record.key, std::slice::from_ref(&record)).await.unwrap();
-        assert!(!is_saved("web"), "it is written before or with the record");
-        shutdown.cancel();
-        saving.join_next().await.unwrap().unwrap().unwrap();
-        assert!(is_saved("web"), "the stop has lost a change");
     }
 
     /// What an agent does that finds its state files so, and its manifest directory empty: only

@@ -106,7 +106,6 @@ pub fn last_good_pods_start_after_a_reboot_without_their_manifests(kind: Kind) {
     }
     let both = |status: &Status| status.runs("db") && status.runs("web");
     let before = world.wait("both run", both).pod("db").unwrap().uid.clone();
-    world.wait_saved(&["db", "web"]);
     for (what, happen, undo) in MISHAPS {
         die_and_lose_sandboxes(&world, &["db", "web"]);
         happen(&world);

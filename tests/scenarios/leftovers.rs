@@ -22,7 +22,6 @@ pub fn leftovers_go_and_directories_of_running_pods_stay(kind: Kind) {
     for pod in ["ends", "lost", "stays"] {
         world.wait_running(pod);
     }
-    world.wait_saved(&["ends", "lost", "stays"]);
     let directories = |name: &str, uid: &str| {
         let logs = format!("default_{name}-{}_{uid}", NODE_NAME);
         [world.agent.root_dir().join("pods").join(uid), world.agent.pod_logs().join(logs)]

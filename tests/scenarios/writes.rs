@@ -157,17 +157,11 @@ pub fn killed_around_every_state_file_write(kind: Kind) {
     killed_while_it_is_made(&world);
     world.drop_pod(&Pod::running("other"));
     world.wait_running("other");
-    world.wait_saved(&["other"]);
     let other = world.running_ids("other");
 
     let recording = LIFE.map(|chapter| {
         world.agent.state_writes().forget();
         live(&world, "recorded", chapter, None);
-        if chapter != Chapter::Crashed {
-            let saved = "after rename root/nodelet/sources.json".to_owned();
-            let steps = || steps_for(&world, "recorded");
-            world.wait_until("the manifests are saved", steps, |steps| steps.contains(&saved));
-        }
         steps_for(&world, "recorded")
     });
     for written in ["root/nodelet/sources.json", "root/nodelet/pods/FILE", "run/pods/FILE"] {
@@ -211,7 +205,6 @@ pub fn state_files_are_synced_before_and_after_their_rename(kind: Kind) {
     world.agent.start();
     world.drop_pod(&Pod::running("web"));
     world.wait_running("web");
-    world.wait_saved(&["web"]);
     let record = format!("root/nodelet/pods/{}", file("web"));
     for (file, dir) in [
         (record.as_str(), "root/nodelet/pods"),

@@ -177,17 +177,6 @@ impl World {
         self.wait(&format!("pod {pod} runs"), |status| status.runs(pod))
     }
 
-    /// Waits until the manifests of these pods are saved, which the agent does after a delay. Until
-    /// then, a killed agent may lose their last good revision.
-    #[track_caller]
-    pub fn wait_saved(&self, pods: &[&str]) {
-        let path = self.agent.root_dir().join("nodelet/sources.json");
-        let saved = || fs::read_to_string(&path).unwrap_or_default();
-        self.wait_until(&format!("the manifests of {pods:?} are saved"), saved, |saved| {
-            pods.iter().all(|pod| saved.contains(&format!("/{pod}.yaml\"")))
-        });
-    }
-
     /// Waits until the runtime has nothing of a pod and the agent forgot it.
     #[track_caller]
     pub fn wait_gone(&self, pod: &str) {
