@@ -55,7 +55,8 @@ impl Watched for SeenPod {
 
     fn head(&self) -> ObjectHead {
         let Self { uid, version, deletion, .. } = self;
-        let phase = TerminalPhase::of(&self.status);
+        // There is something to be done for a mirror also after its pod has ended.
+        let phase = TerminalPhase::of(&self.status).filter(|_| self.mirrors.is_none());
         ObjectHead { uid: uid.clone(), version: *version, deletion: *deletion, phase }
     }
 

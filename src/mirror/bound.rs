@@ -8,6 +8,7 @@ use crate::{
         SourceView, TerminalPhase, k8s, short_digest,
     },
 };
+use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -77,8 +78,13 @@ fn revision(pod: &k8s::Pod) -> Box<str> {
     short_digest(&text).into()
 }
 
+/// Pods that have ended here and whose objects are left out later: the newest ones stay, with their
+/// logs.
+const MOST_ENDED_UNREAD: usize = 200;
+
 /// What the API server wants, once it was seen as a whole. A pod of `before` whose object is left
-/// out stays as it is there, or ends as `left_out` says, which has its uid.
+/// out stays as it is there, or ends as `left_out` says, which has its uid. One that has ended goes
+/// when [`MOST_ENDED_UNREAD`] newer ones have.
 pub fn bound_pods<'a>(
     seen: impl Iterator<Item = &'a Arc<SeenPod>>,
     before: &SourceSnapshot,
@@ -96,8 +102,12 @@ pub fn bound_pods<'a>(
         }
         pods.push(Arc::clone(desired));
     }
+    let oldest_ended = oldest_ended_to_keep(&before.pods, left_out);
     for pod in &before.pods {
         let Some(told) = left_out.get(pod.uid.as_str()) else { continue };
+        if has_ended(told) && created(pod) < oldest_ended {
+            continue;
+        }
         let key = &pod.key;
         let known = before.ends.get(key).copied().unwrap_or_default();
         let end =
@@ -109,6 +119,25 @@ pub fn bound_pods<'a>(
         pods.push(Arc::clone(pod));
     }
     snapshot(Knowledge::Complete, pods, unconfirmed, ends)
+}
+
+/// When the oldest of the ended pods whose objects are left out was made, if it may stay.
+fn oldest_ended_to_keep(
+    pods: &[Arc<DesiredPod>],
+    left_out: &BTreeMap<&str, PodEnd>,
+) -> Option<Timestamp> {
+    let is_ended = |pod: &&Arc<DesiredPod>| left_out.get(pod.uid.as_str()).is_some_and(has_ended);
+    let mut times: Vec<_> = pods.iter().filter(is_ended).map(|pod| created(pod)).collect();
+    times.sort_unstable();
+    *times.iter().rev().nth(MOST_ENDED_UNREAD - 1)?
+}
+
+fn has_ended(end: &PodEnd) -> bool {
+    end.phase.is_some() && end.deleted.is_none()
+}
+
+fn created(pod: &DesiredPod) -> Option<Timestamp> {
+    pod.pod.metadata.creation_timestamp.as_ref().map(|time| time.0)
 }
 
 /// What an earlier run of the agent has admitted, until the API server was seen as a whole. What

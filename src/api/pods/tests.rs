@@ -3,6 +3,7 @@
 use super::*;
 use crate::{api::Clients, mirror::Deletion, model::k8s};
 use http::Method;
+use serde::Deserialize as _;
 use serde_json::{Value, json};
 use std::sync::Mutex;
 
@@ -271,6 +272,19 @@ fn show_left_out(bench: &Bench, uid: &str, deletion: Option<Deletion>) {
     let left_out = BTreeMap::from([("shop/wide".to_owned(), one)]);
     let picture = WatchCache { left_out, whole: true, live: true, ..WatchCache::default() };
     bench.picture.send_replace(Arc::new(picture));
+}
+
+#[test]
+fn the_mirror_of_a_pod_that_has_ended_is_needed() {
+    let mut object = json!({
+        "metadata": {"name": "web", "namespace": "shop", "uid": "u1"},
+        "spec": {"containers": [{"name": "main", "image": "i"}]},
+        "status": {"phase": "Succeeded"},
+    });
+    let phase = |object: &Value| SeenPod::deserialize(object).unwrap().head().phase;
+    assert_eq!(phase(&object), Some(TerminalPhase::Succeeded));
+    object["metadata"]["annotations"] = json!({"kubernetes.io/config.mirror": "u2"});
+    assert_eq!(phase(&object), None);
 }
 
 #[tokio::test]

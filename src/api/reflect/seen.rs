@@ -237,14 +237,15 @@ impl<T: Watched> Seen<T> {
         }
     }
 
-    /// True when an object that was left out would fit by now, and an eighth of the room would still
-    /// be free: what the server has is to be shown again. There is as much room only when others
-    /// have gone since, so what is shown then does not lead to this again.
+    /// True when an object that was left out would fit by now, and an eighth of the room that ended
+    /// ones leave would still be free: what the server has is to be shown again. There is as much
+    /// room only when others have gone since, so what is shown then does not lead to this again.
     pub(super) fn has_room_again(&self) -> bool {
+        let free = T::MAX_WEIGHT.saturating_sub(self.weight_of_ended) / 8;
         self.is_whole()
-            && self.smallest_left_out.is_some_and(|bytes| {
-                self.weight.saturating_add(bytes) <= T::MAX_WEIGHT - T::MAX_WEIGHT / 8
-            })
+            && self
+                .smallest_left_out
+                .is_some_and(|bytes| self.weight.saturating_add(bytes) <= T::MAX_WEIGHT - free)
     }
 
     /// Whether another watch may go on from here: everything was shown, not too long ago.
@@ -393,5 +394,18 @@ mod tests {
         assert!(!take(&mut seen, thing("b", 25_000)), "there is room, but hardly more");
         seen.remove("b");
         assert!(seen.has_room_again());
+    }
+
+    #[test]
+    fn ended_pods_do_not_delay_what_was_left_out() {
+        let (mut seen, nothing) = (Seen::default(), WatchCache::default());
+        let mut take = |taken: MaybeRead<Thing<true>>| assert!(seen.take(taken, &nothing).is_ok());
+        take(ended("a", 70_000));
+        take(thing("b", 20_000));
+        take(thing("c", 15_000));
+        seen.take_all();
+        assert!(!seen.has_room_again());
+        assert!(seen.take(thing("b", 8_000), &nothing).is_ok());
+        assert!(seen.has_room_again(), "a part of what the ended pod leaves is free");
     }
 }

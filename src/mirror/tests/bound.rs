@@ -222,6 +222,36 @@ fn a_pod_whose_object_is_left_out_stays_as_it_was() {
 }
 
 #[test]
+fn of_ended_pods_that_are_left_out_the_newest_stay() {
+    let pods: Vec<SeenPod> = (0..210)
+        .map(|n| {
+            let mut object = object();
+            object["metadata"]["name"] = json!(format!("job-{n}"));
+            object["metadata"]["uid"] = json!(format!("u{n}"));
+            let (minute, second) = (n / 60, n % 60);
+            let created = format!("2026-01-01T00:{minute:02}:{second:02}Z");
+            object["metadata"]["creationTimestamp"] = json!(created);
+            read(&object)
+        })
+        .collect();
+    let before = snapshot_of(&pods);
+    let left_as = |end: PodEnd| {
+        let uids: Vec<_> = (0..210).map(|n| format!("u{n}")).collect();
+        let left_out = uids.iter().map(|uid| (uid.as_str(), end)).collect();
+        let after = bound_pods(std::iter::empty(), &before, &left_out);
+        after.pods.iter().map(|pod| pod.key.name.to_string()).collect::<Vec<_>>()
+    };
+    let ended = PodEnd { deleted: None, phase: Some(TerminalPhase::Succeeded) };
+    let kept = left_as(ended);
+    assert_eq!(kept.len(), 200);
+    let oldest = (0..10).map(|n| format!("job-{n}"));
+    assert!(oldest.clone().all(|name| !kept.contains(&name)), "{kept:?}");
+    // Whatever else may be left out stays.
+    assert_eq!(left_as(PodEnd::default()).len(), 210);
+    assert_eq!(left_as(PodEnd { deleted: Some(5), ..ended }).len(), 210);
+}
+
+#[test]
 fn pods_of_records_are_kept_and_annotated_ones_run() {
     let pod = |name: &str, annotation: Option<&str>| {
         let mut object = object();
