@@ -3,7 +3,7 @@
 use crate::{
     blocking::LOOKS,
     model::{PodKey, Pressure, Signal, Space},
-    pressure::core::{Acting, Spare, measured as amount},
+    pressure::core::{Acting, SEARCH_PERIOD, Spare, measured as amount},
     signals::{self, outsiders},
 };
 use std::{
@@ -11,7 +11,7 @@ use std::{
     path::{Path, PathBuf},
     time::Duration,
 };
-use tokio::task::JoinSet;
+use tokio::{task::JoinSet, time::Instant};
 
 /// The number of users that a message names.
 const NAMED: usize = 3;
@@ -25,7 +25,10 @@ pub(super) struct OutsideSearch {
     proc: PathBuf,
     root_dir: PathBuf,
     searches: JoinSet<Found>,
-    messages: BTreeMap<Signal, String>,
+    /// The last messages, and when they were found.
+    messages: BTreeMap<Signal, (String, Instant)>,
+    /// The signals that are short.
+    short: BTreeSet<Signal>,
 }
 
 /// The result of a search.
@@ -57,7 +60,7 @@ pub(super) fn about_pods(all_measured: bool, exempt: &[(PodKey, Spare)]) -> Stri
 impl OutsideSearch {
     pub(super) fn new(proc: &Path, root_dir: PathBuf) -> Self {
         let (searches, messages) = (JoinSet::new(), BTreeMap::new());
-        Self { proc: proc.to_owned(), root_dir, searches, messages }
+        Self { proc: proc.to_owned(), root_dir, searches, messages, short: BTreeSet::new() }
     }
 
     /// Begins a search for the users of what is short. `about_pods` is what the message says about
@@ -113,7 +116,8 @@ impl OutsideSearch {
         loop {
             match self.searches.join_next().await {
                 Some(Ok(found)) => {
-                    self.messages.insert(found.signal, found.message.clone());
+                    let message = (found.message.clone(), Instant::now());
+                    self.messages.insert(found.signal, message);
                     return found.message;
                 }
                 Some(Err(err)) => tracing::debug!(%err, "the search for users has crashed"),
@@ -122,15 +126,19 @@ impl OutsideSearch {
         }
     }
 
-    /// Drops the messages about signals that are not short any more: the next shortage may have
-    /// another cause.
-    pub(super) fn retain(&mut self, short: &BTreeSet<Signal>) {
-        self.messages.retain(|signal, _| short.contains(signal));
+    /// Takes in which signals are short. The message about one that is not is dropped when the next
+    /// shortage has a search of its own: it may have another cause.
+    pub(super) fn retain(&mut self, short: &BTreeSet<Signal>, now: Instant) {
+        self.messages.retain(|signal, (_, found)| {
+            short.contains(signal) || now.duration_since(*found) < SEARCH_PERIOD
+        });
+        self.short.clone_from(short);
     }
 
-    /// The last messages.
+    /// The last messages about signals that are short.
     pub(super) fn messages(&self) -> impl Iterator<Item = String> {
-        self.messages.values().cloned()
+        let of_short = self.messages.iter().filter(|(signal, _)| self.short.contains(signal));
+        of_short.map(|(_, (message, _))| message.clone())
     }
 
     fn largest_processes(
@@ -203,11 +211,15 @@ mod tests {
         assert!(found.ends_with("outside pods: yes (pid 7, 900)"), "{found}");
         let late = search.next().await;
         assert!(late.ends_with("outside pods: none found"), "{late}");
-        let both = BTreeSet::from([memory, disk]);
-        search.retain(&both);
-        assert_eq!(search.messages().collect::<Vec<_>>(), [found.clone(), late]);
-        search.retain(&BTreeSet::from([memory]));
-        search.retain(&both);
+        let (both, now) = (BTreeSet::from([memory, disk]), Instant::now());
+        search.retain(&both, now);
+        assert_eq!(search.messages().collect::<Vec<_>>(), [found.clone(), late.clone()]);
+        search.retain(&BTreeSet::from([memory]), now);
+        assert_eq!(search.messages().collect::<Vec<_>>(), [found.clone()]);
+        search.retain(&both, now);
+        assert_eq!(search.messages().collect::<Vec<_>>(), [found.clone(), late], "no new search");
+        search.retain(&BTreeSet::from([memory]), now + SEARCH_PERIOD);
+        search.retain(&both, now);
         assert_eq!(search.messages().collect::<Vec<_>>(), [found], "the disk was not short");
     }
 

@@ -15,6 +15,7 @@ use std::{
     sync::Arc,
     time::Duration,
 };
+use tokio::time::Instant;
 
 /// The number of steps that are shown.
 const STEPS: usize = 32;
@@ -81,7 +82,7 @@ impl EvictionTask {
             self.history.partly.retain(|pod, _| live(pod));
         }
         let short = step.met.iter().map(|met| met.threshold.signal).collect_ordered();
-        self.outside.retain(&short);
+        self.outside.retain(&short, Instant::now());
         let read_often = step.looks.values().any(|look| *look < CALM_PERIOD);
         let calm = step.met.is_empty() && step.changes.is_empty() && read_often;
         if calm && now.boot.saturating_sub(self.history.viewed) < CALM_PERIOD {

@@ -27,7 +27,7 @@ pub use message::{EXCEEDED_GRACE_PERIOD, threshold_met_message};
 pub use rank::Spare;
 pub use relief::{
     ImagesFreed, MeasurePurpose, MeasuredPod, Outcome, ReclaimOutcome, Relief, ReliefAction,
-    ReliefPlan, Seen,
+    ReliefPlan, SEARCH_PERIOD, Seen,
 };
 pub use settings::{EvictionSettings, MemorySignal, StaticPods};
 pub use state::{Acting, PressureStep};

@@ -41,6 +41,9 @@ use std::{
     time::Duration,
 };
 
+/// The time between two searches for users outside of pods, for the same signal and also when it was
+/// relieved meanwhile.
+pub const SEARCH_PERIOD: Duration = Duration::from_secs(600);
 /// The workers have this long to report all pods after the first listing of the runtime.
 const REPORTS_PATIENCE: Duration = Duration::from_secs(1);
 /// The longest time between two rounds, and between two checks of the pods' own limits.
@@ -530,13 +533,11 @@ impl Relief {
         now: Now,
         effects: &mut Effects,
     ) {
-        /// The time between two searches for the same signal, also when it was relieved meanwhile.
-        const PERIOD: Duration = Duration::from_secs(600);
         let signal = acting.threshold.signal;
         self.futile.insert(acting.threshold, now.boot);
         self.state.use_readings(signal, now.boot);
         let last = self.searched.get(&signal);
-        if last.is_some_and(|last| now.boot.saturating_sub(*last) < PERIOD) {
+        if last.is_some_and(|last| now.boot.saturating_sub(*last) < SEARCH_PERIOD) {
             return;
         }
         self.searched.insert(signal, now.boot);
