@@ -351,8 +351,10 @@ impl Volumes {
         let Some(spec) = &pod.spec else { return Ok(found) };
         for volume in spec.volumes.iter().flatten() {
             check_name(&volume.name)?;
+            let place = Place::new(&pod_dir, Plugin::EmptyDir, &volume.name);
             let in_memory = match core::kind_of_volume(volume) {
-                Ok(core::VolumeKind::Disk) => false,
+                // It stays in memory when an edit puts it on disk.
+                Ok(core::VolumeKind::Disk) => place.was_mounted(),
                 Ok(core::VolumeKind::Memory { .. } | core::VolumeKind::HugePages { .. }) => true,
                 // One that was refused is not there.
                 Ok(
@@ -365,7 +367,7 @@ impl Volumes {
                 | Err(_) => continue,
             };
             if is_mounted(spec, &volume.name) {
-                let path = Place::new(&pod_dir, Plugin::EmptyDir, &volume.name).directory();
+                let path = place.directory();
                 found.push(VolumePlace { name: volume.name.as_str().into(), in_memory, path });
             }
         }

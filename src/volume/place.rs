@@ -84,7 +84,7 @@ impl Place {
                 .map_err(|errno| io_error("change the group of", &directory, errno.into()))?;
             set_mode(&directory, core::with_group_access(0o777))?;
         }
-        self.mark_ready()
+        self.mark_ready(medium)
     }
 
     /// Makes a volume that holds exactly `files`. They are written to their medium alone: a Secret
@@ -100,7 +100,7 @@ impl Place {
         }
         let group = fs_group.and_then(|group| u32::try_from(group).ok());
         files::write(&self.directory(), files, group)?;
-        self.mark_ready()
+        self.mark_ready(medium)
     }
 
     /// Makes the directory, and mounts its file system.
@@ -130,7 +130,8 @@ impl Place {
         mounts.retain(|m| m.mount_point == directory);
         let (present, is_own) = match medium.fs_type() {
             None if self.ready_marker().exists() => {
-                (directory.is_dir(), mounts.iter().all(is_ours))
+                let is_lost = self.was_mounted() && mounts.is_empty();
+                (directory.is_dir() && !is_lost, mounts.iter().all(is_ours))
             }
             None => (directory.is_dir(), mounts.is_empty()),
             Some(ours) => (!mounts.is_empty(), mounts.iter().all(|m| m.fs_type == ours)),
@@ -147,13 +148,21 @@ impl Place {
             return Ok(());
         }
         work()?;
-        self.mark_ready()
+        self.mark_ready(Medium::Disk)
     }
 
-    fn mark_ready(&self) -> Result<(), VolumeError> {
+    /// The marker holds the type of the file system that was mounted, if one was.
+    fn mark_ready(&self, medium: Medium) -> Result<(), VolumeError> {
         let marker = self.ready_marker();
         make_directory(&self.meta)?;
-        fs::File::create(&marker).map(drop).map_err(|source| io_error("create", &marker, source))
+        fs::write(&marker, medium.fs_type().unwrap_or_default())
+            .map_err(|source| io_error("write", &marker, source))
+    }
+
+    /// Whether the volume was put into memory or huge pages when it was set up, whatever its pod
+    /// says now.
+    pub(super) fn was_mounted(&self) -> bool {
+        fs::metadata(self.ready_marker()).is_ok_and(|marker| marker.len() > 0)
     }
 
     /// Unmounts the volume. What is mounted there must be ours, and nothing may be mounted below.

@@ -280,8 +280,14 @@ fn a_memory_volume_stays_when_an_edit_wants_it_on_disk() {
     root.volumes.setup(&pod(""), &uid(), None, Prepared::default()).unwrap();
     assert!(file.exists());
     assert_eq!(root.mounts(), [root.empty_dir("v")]);
+    let in_memory = || root.volumes.empty_dirs(&pod(""), &uid()).unwrap()[0].in_memory;
+    assert!(in_memory());
+    // As after a reboot.
+    super::root::unmount(&root.empty_dir("v")).unwrap();
+    root.volumes.setup(&pod(""), &uid(), None, Prepared::default()).unwrap();
+    assert!(root.mounts().is_empty() && !in_memory());
+    assert_eq!(mode(&root.empty_dir("v")), 0o777);
     teardown(&root.volumes, &uid()).unwrap();
-    assert!(root.mounts().is_empty());
 }
 
 #[test]
