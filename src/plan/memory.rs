@@ -274,10 +274,13 @@ impl PodMemory {
                 self.look_at(container, now);
             }
         }
+        // Only an inspection tells addresses.
+        let inspected = observed.inspect_error.is_none();
         for sandbox in &observed.sandboxes {
             if let Some(memory) = self.incarnations.get_mut(&sandbox.uid) {
                 let next = sandbox.attempt.saturating_add(1);
-                if (sandbox.state == SandboxState::NotReady || sandbox.lacks_address())
+                let lacks_address = inspected && sandbox.lacks_address();
+                if (sandbox.state == SandboxState::NotReady || lacks_address)
                     && next >= memory.sandbox_attempt
                 {
                     memory.sandbox.note(sandbox.id.as_str(), Moment::just(now));

@@ -56,6 +56,7 @@ pub(crate) use occupancy::{Occupancy, Own};
 pub use orders::{HeldPod, PodOrders, Wish};
 pub use outcome::{Failure, Outcome, Step, Taken};
 pub use picture::Picture;
+pub(crate) use regular::stops_for_edit;
 pub use resize::resize_details;
 pub use rollback::{FailedRevision, Rollout, Trial, TrialInput};
 pub(crate) use sandbox::serves;

@@ -6,11 +6,12 @@ use super::{
     kill::is_alive,
     name::Cx,
     objects::kill_outdated,
+    occupancy::Own,
     probes::kill_unhealthy,
     restart::{Verdict, is_changed, plan_start, verdict},
 };
-use crate::model::{ContainerState, ObservedSandbox};
-use crate::podspec::ephemeral_containers;
+use crate::model::{ContainerState, ObservedSandbox, k8s};
+use crate::podspec::{ephemeral_containers, is_sidecar};
 
 /// Starts, restarts and replaces the regular containers of an initialised pod.
 pub(crate) fn plan_regular(cx: &Cx<'_>, sandbox: &ObservedSandbox, plan: &mut PodPlan) {
@@ -46,6 +47,25 @@ pub(crate) fn plan_regular(cx: &Cx<'_>, sandbox: &ObservedSandbox, plan: &mut Po
             },
         }
     }
+}
+
+/// True when a container runs that the edited `pod` does not have, or has with another definition:
+/// it is stopped soon.
+pub(crate) fn stops_for_edit(own: &Own<'_>, pod: &k8s::Pod) -> bool {
+    let spec = pod.spec.as_ref();
+    let init = spec.and_then(|spec| spec.init_containers.as_deref()).unwrap_or_default();
+    let regular = spec.map(|spec| spec.containers.as_slice()).unwrap_or_default();
+    own.containers.iter().filter(|instance| is_alive(instance)).any(|instance| {
+        let is_it = |container: &&k8s::Container| *container.name == *instance.name;
+        match init.iter().find(is_it) {
+            // An init container runs to its end as it is.
+            Some(container) => is_sidecar(container) && is_changed(container, instance),
+            None => match regular.iter().find(is_it) {
+                Some(container) => is_changed(container, instance),
+                None => ephemeral_containers(pod).iter().all(|one| *one.name != *instance.name),
+            },
+        }
+    })
 }
 
 /// Stops containers that the pod no longer has (a pod with a fixed uid may be edited in place), and

@@ -221,7 +221,11 @@ pub fn plan_update(input: &UpdateInput<'_>, now: Now) -> UpdatePlan {
     // A pod of the API server changes in place, and makes way for another at once.
     let from_api = !is_static(&wished.pod) || !is_static(&standing.pod);
     let prepares = input.settings.prepare_updates && !from_api;
-    if !prepares || input.orders.hold_on(&standing.uid).is_some() || !has_run(input, standing) {
+    let begins_anew = input.orders.wish.begins_anew(&standing.uid, &standing.pod);
+    // Under one uid, a refusal of the new revision is no order to stop the old one.
+    let hold = input.orders.hold_on(&standing.uid);
+    let is_held = hold.is_some_and(|hold| !begins_anew || !hold.is_refusal());
+    if !prepares || is_held || !has_run(input, standing) {
         return go();
     }
     let waits = |why, failed| UpdatePlan {
@@ -236,8 +240,7 @@ pub fn plan_update(input: &UpdateInput<'_>, now: Now) -> UpdatePlan {
         }
         return waits(hold.message.clone(), true);
     }
-    let wish = &input.orders.wish;
-    let anew = wished.uid != standing.uid || wish.begins_anew(&standing.uid, &standing.pod);
+    let anew = wished.uid != standing.uid || begins_anew;
     if let Some(why) = input.orders.after.as_deref().filter(|_| anew) {
         return waits(why.to_owned(), false);
     }

@@ -67,6 +67,8 @@ struct InFlight {
 struct Inspecting {
     key: PodKey,
     deadline: Option<Instant>,
+    /// It was in [`Inspections::unhurried`].
+    unhurried: bool,
 }
 
 pub(super) struct Loop {
@@ -128,17 +130,25 @@ impl Inspections {
         self.queue.extend(wanted);
     }
 
-    /// The next inspection to make. At most `most` are under way at a time, those that hang not
-    /// counted, and fewer while only pods are left that seem unchanged, unless one hangs.
-    fn next(&mut self, most: usize) -> Option<Inspection> {
-        let counted = self.running.values().filter(|i| i.deadline.is_some()).count();
-        let hangs = counted < self.running.len();
-        let most_unhurried = if hangs { most } else { UNHURRIED.min(most) };
-        let hurried = if counted < most { self.queue.pop_front() } else { None };
-        if hurried.is_none() && counted < most_unhurried {
-            return self.unhurried.pop_front();
+    /// The next inspection to make, and whether it is one of `unhurried`. At most `most` are under
+    /// way at a time, those that hang not counted. At most [`UNHURRIED`] of them are of pods that
+    /// seem unchanged, unless one hangs. Such a pod gets the last place, so that a queue that is
+    /// never empty does not stop them.
+    fn next(&mut self, most: usize) -> Option<(Inspection, bool)> {
+        let counted = || self.running.values().filter(|i| i.deadline.is_some());
+        let (all, unhurried) = (counted().count(), counted().filter(|i| i.unhurried).count());
+        if all >= most {
+            return None;
         }
-        hurried
+        let hangs = all < self.running.len();
+        let takes_last = all + 1 == most && unhurried < UNHURRIED.min(most - 1);
+        let takes_idle = self.queue.is_empty() && (hangs || unhurried < UNHURRIED);
+        if (takes_last || takes_idle)
+            && let Some(next) = self.unhurried.pop_front()
+        {
+            return Some((next, true));
+        }
+        self.queue.pop_front().map(|next| (next, false))
     }
 }
 
@@ -304,10 +314,11 @@ impl Loop {
     }
 
     fn inspect_more(&mut self, now: Instant) {
-        while let Some((key, subject)) = self.inspections.next(self.settings.inspect_concurrency) {
-            let object = subject.object();
+        let most = self.settings.inspect_concurrency;
+        while let Some(((key, subject), unhurried)) = self.inspections.next(most) {
             let deadline = Some(now + self.settings.inspect_patience);
-            self.inspections.running.insert(object, Inspecting { key: key.clone(), deadline });
+            let inspecting = Inspecting { key: key.clone(), deadline, unhurried };
+            self.inspections.running.insert(subject.object(), inspecting);
             self.tasks.spawn(inspection(self.client.clone(), key, subject));
         }
     }
@@ -457,4 +468,71 @@ async fn inspection(client: RuntimeClient, key: PodKey, subject: Subject) -> Don
     let object = subject.object();
     let found = inspect::inspect(&client, subject).await;
     Done::Inspected { key, object, found }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "tests")]
+
+    use super::*;
+    use crate::model::{NetworkMode, ObservedSandbox, SandboxState};
+
+    fn inspection_of(pod: &str) -> Inspection {
+        let sandbox = ObservedSandbox {
+            id: pod.into(),
+            uid: pod.into(),
+            attempt: 0,
+            state: SandboxState::Ready,
+            created_at: jiff::Timestamp::UNIX_EPOCH,
+            ips: Vec::new(),
+            network: NetworkMode::Pod,
+            owner: None,
+        };
+        (PodKey::new("default", pod), Subject::Sandbox(sandbox))
+    }
+
+    /// Begins the next inspections, and returns their pods.
+    fn begin(inspections: &mut Inspections, most: usize) -> Vec<String> {
+        let mut begun = Vec::new();
+        while let Some(((key, subject), unhurried)) = inspections.next(most) {
+            begun.push(key.name.to_string());
+            let deadline = Some(Instant::now());
+            let inspecting = Inspecting { key, deadline, unhurried };
+            inspections.running.insert(subject.object(), inspecting);
+        }
+        begun
+    }
+
+    fn end(inspections: &mut Inspections, pod: &str) {
+        inspections.running.remove(&inspection_of(pod).1.object()).unwrap();
+    }
+
+    #[test]
+    fn a_queue_that_is_never_empty_stops_no_unchanged_pod() {
+        let mut inspections = Inspections::default();
+        inspections.queue.extend(["q0", "q1", "q2", "q3", "q4"].map(inspection_of));
+        inspections.unhurried.extend(["u0", "u1", "u2", "u3"].map(inspection_of));
+        assert_eq!(begin(&mut inspections, 4), ["q0", "q1", "q2", "u0"]);
+        end(&mut inspections, "q0");
+        assert_eq!(begin(&mut inspections, 4), ["u1"]);
+        end(&mut inspections, "q1");
+        assert_eq!(begin(&mut inspections, 4), ["q3"], "two at a time");
+        end(&mut inspections, "u0");
+        assert_eq!(begin(&mut inspections, 4), ["u2"]);
+        for pod in ["q2", "q3", "u1"] {
+            end(&mut inspections, pod);
+        }
+        assert_eq!(begin(&mut inspections, 4), ["q4", "u3"]);
+    }
+
+    #[test]
+    fn hurried_inspections_do_not_stop_those_of_unchanged_pods() {
+        let mut inspections = Inspections::default();
+        inspections.queue.extend(["q0", "q1"].map(inspection_of));
+        inspections.unhurried.extend(["u0", "u1", "u2"].map(inspection_of));
+        assert_eq!(begin(&mut inspections, 8), ["q0", "q1", "u0", "u1"]);
+        let hung = inspection_of("u0").1.object();
+        inspections.running.get_mut(&hung).unwrap().deadline = None;
+        assert_eq!(begin(&mut inspections, 8), ["u2"]);
+    }
 }

@@ -12,12 +12,12 @@ use super::{
 use crate::{
     blocking::PODS,
     clock,
-    model::{DesiredPod, Now, PodKey, PodUid, k8s},
+    model::{DesiredPod, Now, PodKey, PodUid, RUN_FROM_CHECKPOINT, k8s},
     plan::{
         Action, Incarnation, KillDeadline, KillPod, KillPurpose, Occupancy, Outcome, PodOrders,
-        Terminal, Wish, replaces,
+        Terminal, Wish, replaces, stops_for_edit,
     },
-    podspec::{is_static, with_amounts_of},
+    podspec::{has_same_class, is_static, with_amounts_of},
     store::{KillRecord, PodRecord, Store},
 };
 use jiff::Timestamp;
@@ -249,8 +249,15 @@ impl Records {
     }
 
     /// Writes an edit of a pod that goes on. Most edits under the same uid start nothing (the grace
-    /// period, a hook, an annotation), so no action would save them.
-    pub(super) async fn take_edit(&mut self, store: &Store, orders: &PodOrders) {
+    /// period, a hook), so no action would save them. A controller may change an annotation every
+    /// second: metadata that the next start does not act on goes to the disk with the next write.
+    /// An edit that stops a container is written afterwards: its preStop hook is in the record.
+    pub(super) async fn take_edit(
+        &mut self,
+        store: &Store,
+        orders: &PodOrders,
+        occupancy: Occupancy<'_>,
+    ) {
         let Wish::Run(desired) = &orders.wish else { return };
         let uid = &desired.uid;
         let ends = |record: &PodRecord| record.kill.is_some() || record.has_ended();
@@ -258,11 +265,18 @@ impl Records {
         if self.of(uid).is_none_or(ends)
             || orders.goes_on(uid).is_none()
             || orders.retires(uid, known)
+            || stops_for_edit(&occupancy.own(uid, true), &desired.pod)
         {
             return;
         }
-        if self.admit(uid, &orders.wish, orders.resize_wait.is_some(), clock::now()) {
-            self.write(store).await;
+        let recorded = |records: &Self| records.of(uid).map(|record| Arc::clone(&record.pod));
+        let before = recorded(self);
+        if !self.admit(uid, &orders.wish, orders.resize_wait.is_some(), clock::now()) {
+            return;
+        }
+        match (before, recorded(self)) {
+            (Some(before), Some(now)) if runs_the_same(&before, &now) => self.refresh(clock::now()),
+            (_, _) => self.write(store).await,
         }
     }
 
@@ -271,10 +285,19 @@ impl Records {
     fn admit(&mut self, uid: &PodUid, wish: &Wish, resize_waits: bool, now: Now) -> bool {
         let Some(desired) = wish.desired(uid) else { return false };
         match self.records.iter_mut().find(|record| record.uid == *uid) {
-            Some(record) if record.revision.as_ref() == Some(&desired.revision) => false,
+            // An edit that was taken back may have changed the record all the same, if a resize in
+            // it had to wait.
+            Some(record) if record.revision.as_ref() == Some(&desired.revision) => {
+                let changed = !Arc::ptr_eq(&record.pod, &desired.pod) && record.pod != desired.pod;
+                if changed {
+                    record.pod = Arc::clone(&desired.pod);
+                }
+                changed
+            }
             Some(record) if resize_waits => {
                 let pod = with_amounts_of(&desired.pod, &record.pod);
-                let changed = pod != *record.pod;
+                // A record of another class would say that the pod begins anew.
+                let changed = pod != *record.pod && has_same_class(&pod, &record.pod);
                 if changed {
                     record.pod = Arc::new(pod);
                 }
@@ -365,6 +388,14 @@ fn has_running(status: &k8s::PodStatus) -> bool {
     all.any(|one| one.state.as_ref().is_some_and(|state| state.running.is_some()))
 }
 
+/// True when an agent that starts with either of two records does the same.
+fn runs_the_same(one: &k8s::Pod, other: &k8s::Pod) -> bool {
+    let checkpoint = |pod: &k8s::Pod| -> Option<String> {
+        pod.metadata.annotations.as_ref()?.get(RUN_FROM_CHECKPOINT).cloned()
+    };
+    one.spec == other.spec && checkpoint(one) == checkpoint(other)
+}
+
 /// When a pod of the API server was accepted, if its status says so: its record was lost.
 fn started_before(pod: &k8s::Pod) -> Option<Timestamp> {
     let status = pod.status.as_ref().filter(|_| !is_static(pod))?;
@@ -396,7 +427,10 @@ mod tests {
 
     use super::*;
     use crate::{
-        model::{Hold, HoldStop, Origin, ResizeWait, SourceKind},
+        model::{
+            ContainerState, Hold, HoldStop, ObservedContainer, ObservedPod, Origin, ResizeWait,
+            SourceKind,
+        },
         plan::HeldPod,
     };
     use std::fs;
@@ -469,6 +503,12 @@ mod tests {
             asked: None,
             clear_dead: false,
         }
+    }
+
+    /// Takes an edit while nothing runs.
+    async fn edit(records: &mut Records, store: &Store, orders: &PodOrders) {
+        let observed = ObservedPod::default();
+        records.take_edit(store, orders, Occupancy::new(&observed, "me")).await;
     }
 
     fn pod_of(source: &str, cpu: &str, grace_seconds: u32) -> serde_json::Value {
@@ -559,7 +599,7 @@ mod tests {
         let uid: PodUid = "a".into();
         let mut records = Records::new(PodKey::new("default", "web"), Vec::new(), clock::now());
         let first = orders(desired("1", pod_of("file", "1", 30)));
-        records.take_edit(&store, &first).await;
+        edit(&mut records, &store, &first).await;
         assert!(records.is_empty(), "it has not begun");
         assert!(records.admit(&uid, &first.wish, false, clock::now()));
         records.write(&store).await;
@@ -568,7 +608,7 @@ mod tests {
         let grace = |seconds: u32| format!("\"terminationGracePeriodSeconds\":{seconds}");
 
         let second = orders(desired("2", pod_of("file", "1", 5)));
-        records.take_edit(&store, &second).await;
+        edit(&mut records, &store, &second).await;
         assert!(text().contains(&grace(5)), "{}", text());
         assert_eq!(records.of(&uid).unwrap().revision.as_deref(), Some("2"));
         let pod = records.incarnations()[0].pod.clone().unwrap();
@@ -579,18 +619,130 @@ mod tests {
         let wait = ResizeWait { reason: "Deferred", message };
         let wanted = orders(desired("3", pod_of("file", "2", 6)));
         let third = PodOrders { resize_wait: Some(Arc::new(wait)), ..wanted };
-        records.take_edit(&store, &third).await;
+        edit(&mut records, &store, &third).await;
         assert!(text().contains(&grace(6)) && text().contains("\"cpu\":\"1\""), "{}", text());
         assert_eq!(records.of(&uid).unwrap().revision.as_deref(), Some("2"));
         let before = Arc::clone(&records.of(&uid).unwrap().pod);
-        records.take_edit(&store, &third).await;
+        edit(&mut records, &store, &third).await;
         assert!(Arc::ptr_eq(&before, &records.of(&uid).unwrap().pod), "nothing has changed");
 
         // What ends is stopped as it runs.
         records.records[0].kill =
             Some(KillRecord { grace_seconds: 6, deadline: Timestamp::UNIX_EPOCH });
-        records.take_edit(&store, &orders(desired("4", pod_of("file", "1", 7)))).await;
+        edit(&mut records, &store, &orders(desired("4", pod_of("file", "1", 7)))).await;
         assert!(text().contains(&grace(6)), "{}", text());
+        drop(store);
+        while tasks.join_next().await.is_some() {}
+    }
+
+    #[tokio::test]
+    async fn an_edit_of_metadata_is_saved_with_the_next_write() {
+        let dir = tempfile::tempdir().unwrap();
+        let (store, writer, _) =
+            Store::lock_and_open(&dir.path().join("root"), &dir.path().join("run"), None).unwrap();
+        let mut tasks = tokio::task::JoinSet::new();
+        tasks.spawn(writer.run());
+        let uid: PodUid = "a".into();
+        let mut records = Records::new(PodKey::new("default", "web"), Vec::new(), clock::now());
+        let first = orders(desired("1", pod_of("api", "1", 30)));
+        assert!(records.admit(&uid, &first.wish, false, clock::now()));
+        records.write(&store).await;
+        let file = fs::read_dir(dir.path().join("root/nodelet/pods")).unwrap().next().unwrap();
+        let text = || fs::read_to_string(file.as_ref().unwrap().path()).unwrap();
+        let stamped = |stamp: &str, grace_seconds: u32| {
+            let mut pod = pod_of("api", "1", grace_seconds);
+            pod["metadata"]["annotations"]["stamp"] = stamp.into();
+            pod
+        };
+
+        edit(&mut records, &store, &orders(desired("2", stamped("noon", 30)))).await;
+        assert!(!text().contains("noon"), "{}", text());
+        assert_eq!(records.of(&uid).unwrap().revision.as_deref(), Some("2"));
+        let pod = records.incarnations()[0].pod.clone().unwrap();
+        assert_eq!(pod.metadata.annotations.as_ref().unwrap()["stamp"], "noon");
+        records.write(&store).await;
+        assert!(text().contains("noon"), "{}", text());
+
+        edit(&mut records, &store, &orders(desired("3", stamped("one", 5)))).await;
+        assert!(text().contains("one"), "the specification has changed: {}", text());
+        let mut pod = stamped("two", 5);
+        pod["metadata"]["annotations"][RUN_FROM_CHECKPOINT] = "true".into();
+        edit(&mut records, &store, &orders(desired("4", pod))).await;
+        assert!(text().contains("two"), "the next start acts on it: {}", text());
+        drop(store);
+        while tasks.join_next().await.is_some() {}
+    }
+
+    #[test]
+    fn an_edit_that_is_taken_back_is_taken_out_of_the_record() {
+        let uid: PodUid = "a".into();
+        let mut records = Records::new(PodKey::new("default", "web"), Vec::new(), clock::now());
+        let first = orders(desired("1", pod_of("file", "1", 30)));
+        assert!(records.admit(&uid, &first.wish, false, clock::now()));
+        let second = orders(desired("2", pod_of("file", "2", 5)));
+        assert!(records.admit(&uid, &second.wish, true, clock::now()), "its cpu waits");
+        let grace = |records: &Records| {
+            let spec = records.of(&uid).unwrap().pod.spec.clone().unwrap();
+            spec.termination_grace_period_seconds
+        };
+        assert_eq!(grace(&records), Some(5));
+        assert!(records.admit(&uid, &first.wish, false, clock::now()));
+        assert_eq!(grace(&records), Some(30));
+        // The agent starts again and reads the same manifest.
+        let again = orders(desired("1", pod_of("file", "1", 30)));
+        assert!(!records.admit(&uid, &again.wish, false, clock::now()));
+    }
+
+    #[test]
+    fn a_record_keeps_its_class_while_a_resize_waits() {
+        let uid: PodUid = "a".into();
+        let mut records = Records::new(PodKey::new("default", "web"), Vec::new(), clock::now());
+        let mut pod = pod_of("file", "1", 30);
+        let containers = pod["spec"]["containers"].as_array_mut().unwrap();
+        containers.push(serde_json::json!({"name": "helper"}));
+        let first = orders(desired("1", pod.clone()));
+        assert!(records.admit(&uid, &first.wish, false, clock::now()));
+
+        pod["spec"]["containers"] = serde_json::json!([
+            {"name": "helper", "resources": {"requests": {"cpu": "8"}}},
+        ]);
+        let second = orders(desired("2", pod));
+        assert!(!records.admit(&uid, &second.wish, true, clock::now()));
+        let recorded = &records.of(&uid).unwrap().pod;
+        assert!(!second.wish.begins_anew(&uid, recorded), "{recorded:?}");
+    }
+
+    #[tokio::test]
+    async fn an_edit_is_saved_after_the_containers_that_it_stops() {
+        let dir = tempfile::tempdir().unwrap();
+        let (store, writer, _) =
+            Store::lock_and_open(&dir.path().join("root"), &dir.path().join("run"), None).unwrap();
+        let mut tasks = tokio::task::JoinSet::new();
+        tasks.spawn(writer.run());
+        let uid: PodUid = "a".into();
+        let mut records = Records::new(PodKey::new("default", "web"), Vec::new(), clock::now());
+        let mut pod = pod_of("file", "1", 30);
+        let containers = pod["spec"]["containers"].as_array_mut().unwrap();
+        let hook = serde_json::json!({"preStop": {"sleep": {"seconds": 1}}});
+        containers.push(serde_json::json!({"name": "helper", "lifecycle": hook}));
+        let first = orders(desired("1", pod));
+        assert!(records.admit(&uid, &first.wish, false, clock::now()));
+        let second = orders(desired("2", pod_of("file", "1", 5)));
+        let running = ContainerState::Running { started_at: Timestamp::UNIX_EPOCH };
+        let helper = ObservedContainer {
+            uid: uid.clone(),
+            name: "helper".into(),
+            ..ObservedContainer::example("c", running)
+        };
+        let observed = ObservedPod { containers: vec![helper], ..ObservedPod::default() };
+        records.take_edit(&store, &second, Occupancy::new(&observed, "me")).await;
+        let names = |records: &Records| -> Vec<String> {
+            let spec = records.of(&uid).unwrap().pod.spec.clone().unwrap();
+            spec.containers.into_iter().map(|container| container.name).collect()
+        };
+        assert_eq!(names(&records), ["web", "helper"], "its hook is called");
+        edit(&mut records, &store, &second).await;
+        assert_eq!(names(&records), ["web"]);
         drop(store);
         while tasks.join_next().await.is_some() {}
     }

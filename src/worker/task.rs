@@ -195,7 +195,7 @@ impl Worker {
         });
         new.into_iter().for_each(|pod| self.pod_start.begin(&pod.uid, &observed));
         self.records.adopt(&host.store, &input.orders.wish, occupancy).await;
-        self.records.take_edit(&host.store, &input.orders).await;
+        self.records.take_edit(&host.store, &input.orders, occupancy).await;
         self.records.share(&input.orders.wish);
         if self.losses.has_changed().unwrap_or_default() {
             self.save_again().await;

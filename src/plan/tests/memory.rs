@@ -2,8 +2,8 @@
 
 use super::world::{World, container};
 use crate::{
-    model::{Event, EventKind, EventTarget, Now, PodKey, PodUid},
-    plan::{Failure, Outcome, PodMemory, PodPlan, Step},
+    model::{Event, EventKind, EventTarget, Now, ObservedPod, PodKey, PodUid},
+    plan::{Failure, Outcome, PodMemory, PodPlan, Step, backoff::Moment},
 };
 use serde_json::json;
 use std::time::Duration;
@@ -112,4 +112,21 @@ fn a_state_that_is_back_after_a_start_is_announced() {
     assert_eq!(announced(Some(Outcome::SandboxCreated(sandbox))), [None]);
     let path = Some("spec.containers{web}".to_owned());
     assert_eq!(announced(Some(Outcome::ContainerStarted(web))), [path]);
+}
+
+#[test]
+fn a_sandbox_that_was_not_inspected_has_not_ended() {
+    let mut world = World::of(&json!({"containers": [container("web")]}));
+    world.run();
+    let mut observed = world.truth.clone();
+    let id = observed.sandboxes[0].id.clone();
+    observed.sandboxes[0].ips.clear();
+    observed.inspect_error = Some("PodSandboxStatus hangs".to_owned());
+    let mut look = |observed: &ObservedPod, seconds: u64| {
+        world.memory.look(Some(&uid()), &[], observed, at(seconds));
+        world.memory.of(&uid()).sandbox.finished(id.as_str(), at(9000))
+    };
+    assert_eq!(look(&observed, 2000), Moment::just(at(9000)), "no end is known");
+    observed.inspect_error = None;
+    assert_eq!(look(&observed, 3000), Moment::just(at(3000)));
 }

@@ -1,11 +1,11 @@
 //! When a new revision takes over: one running pod, and a manifest that changes.
 
-use super::world::{World, container, desired, from_api};
+use super::world::{OWNER, World, container, desired, from_api};
 use crate::{
-    model::{DesiredPod, Hold, HoldStop, NodeObjects, PodUid, k8s},
+    model::{DesiredPod, Hold, HoldStop, NodeObjects, PodUid, REFUSAL_PREFIX, k8s},
     plan::{
-        ContainerKind, Fetch, Fetched, HeldPod, PodOrders, UpdateInput, UpdatePlan, UpdateWait,
-        Wish, plan_update, replaces,
+        ContainerKind, Fetch, Fetched, HeldPod, Occupancy, PodOrders, UpdateInput, UpdatePlan,
+        UpdateWait, Wish, plan_update, replaces, stops_for_edit,
     },
     podspec::pod_cgroup_name,
 };
@@ -328,6 +328,29 @@ fn a_revision_without_room_takes_the_old_one_down() {
 }
 
 #[test]
+fn a_class_edit_that_is_refused_takes_no_running_pod_down() {
+    let burstable = json!({"containers": [
+        {"name": "web", "resources": {"requests": {"cpu": "8"}}},
+    ]});
+    let mut update = Update::to(&burstable);
+    update.wished = Arc::new(DesiredPod { revision: "2".into(), ..desired("a", &burstable) });
+    let kept = |update: &Update| update.plan().orders.wish.pod() == Some(&update.standing);
+    let eviction = (*evicted("a").hold).clone();
+    let refused = |reason: &str| Hold {
+        reason: reason.to_owned(),
+        message: format!("{REFUSAL_PREFIX}{reason}"),
+        ..eviction.clone()
+    };
+    for (hold, expected) in
+        [(refused("NodeAffinity"), true), (refused("OutOfcpu"), false), (eviction.clone(), false)]
+    {
+        let told = hold.reason.clone();
+        update.hold = Some(HeldPod { uid: "a".into(), hold: Arc::new(hold) });
+        assert_eq!(kept(&update), expected, "{told}");
+    }
+}
+
+#[test]
 fn a_look_does_not_satisfy_the_policy_always_of_another_container() {
     let mut update = Update::to(&json!({"containers": [
         {"name": "web", "image": "web:2", "imagePullPolicy": "IfNotPresent"},
@@ -391,4 +414,23 @@ fn an_edit_of_the_qos_class_begins_the_same_uid_anew() {
     world.want_uid("a", &burstable("2"));
     world.run();
     assert_eq!(world.truth.sandboxes, anew, "an edit within the class");
+}
+
+#[test]
+fn an_edit_that_removes_or_changes_a_container_stops_it() {
+    let spec = |image: &str, names: &[&str]| {
+        let containers = names.iter().map(|name| json!({"name": name, "image": image}));
+        json!({"containers": containers.collect::<Vec<_>>()})
+    };
+    let mut world = World::of(&spec("i:1", &["web", "side"]));
+    world.run();
+    let stops = |world: &World, spec: &Value| {
+        let own = Occupancy::new(&world.truth, OWNER).own(&"a".into(), true);
+        stops_for_edit(&own, &desired("a", spec).pod)
+    };
+    assert!(!stops(&world, &spec("i:1", &["web", "side", "new"])), "one is added");
+    assert!(stops(&world, &spec("i:1", &["web"])), "one is removed");
+    assert!(stops(&world, &spec("i:2", &["web", "side"])), "both are changed");
+    world.kill("side", 0);
+    assert!(!stops(&world, &spec("i:1", &["web"])), "it has stopped");
 }

@@ -12,6 +12,7 @@ use crate::{
     plan::{HeldPod, Occupancy, PodOrders, Wish},
     podspec::{has_same_amounts, is_static},
     publish::PublishIfChanged as _,
+    worker::records::Recorded,
 };
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -105,7 +106,13 @@ impl WorkerSet {
 impl State {
     fn standing(&self, key: &PodKey, uid: &PodUid) -> Standing {
         if let Some(recorded) = self.recorded(key).iter().find(|recorded| recorded.uid == *uid) {
-            return if recorded.ended { Standing::Ended } else { Standing::Running };
+            return if self.begins_anew(key, recorded) {
+                Standing::New { since: None }
+            } else if recorded.ended {
+                Standing::Ended
+            } else {
+                Standing::Running
+            };
         }
         // A worker writes a record for everything that runs, and its report is newer than the
         // listing.
@@ -117,12 +124,18 @@ impl State {
         }
     }
 
-    /// The pod as it runs, if the wished pod has other cpu or memory.
+    /// True when the wished pod has the uid of this record and replaces it all the same.
+    fn begins_anew(&self, key: &PodKey, recorded: &Recorded) -> bool {
+        self.wish(key).begins_anew(&recorded.uid, &recorded.pod)
+    }
+
+    /// The pod as it runs, if the wished pod has other cpu or memory and does not begin anew.
     fn resize_of(&self, pod: &DesiredPod) -> Option<Arc<k8s::Pod>> {
         let recorded = self.recorded(&pod.key).iter().find(|recorded| recorded.uid == pod.uid)?;
         let same =
             Arc::ptr_eq(&recorded.pod, &pod.pod) || has_same_amounts(&recorded.pod, &pod.pod);
-        (!same).then(|| Arc::clone(&recorded.pod))
+        let is_resized = !same && !self.begins_anew(&pod.key, recorded);
+        is_resized.then(|| Arc::clone(&recorded.pod))
     }
 
     /// By uid, the names under which this agent or another one has something of it. It is computed
@@ -174,14 +187,17 @@ impl State {
             }
             self.desired.ends.contains_key(*key)
                 || self.desired.pods.get(*key).is_none_or(|wished| wished.uid != recorded.uid)
+                || self.begins_anew(key, recorded)
         });
         let leaving = leaving.map(|(key, recorded)| {
             let wish = self.wish(key);
             let ends = recorded.ended || matches!(wish, Wish::End { .. });
+            let (uid, pod) = (&recorded.uid, &recorded.pod);
+            let is_replaced = wish.is_without(uid) || wish.begins_anew(uid, pod);
             Leaving {
                 key: key.clone(),
-                pod: Arc::clone(&recorded.pod),
-                undecided: !ends && !wish.is_without(&recorded.uid) || self.update_waits(key),
+                pod: Arc::clone(pod),
+                undecided: !ends && !is_replaced || self.update_waits(key),
             }
         });
         leaving.collect()

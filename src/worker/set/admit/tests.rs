@@ -8,7 +8,7 @@ use crate::{
         MachineState, NetworkMode, ObservedPod, ObservedSandbox, Origin, SandboxState, Shutdown,
         ShutdownPeriods, SourceKind, k8s,
     },
-    worker::{self, records::Recorded},
+    worker,
 };
 use tokio::sync::watch;
 
@@ -162,6 +162,38 @@ fn every_recorded_incarnation_that_is_not_wished_takes_room() {
     state.desired.pods.insert(web(), desired("b"));
     state.machine = MachineState::Up;
     assert_eq!(leaving(&state), [false]);
+}
+
+#[test]
+fn an_edit_of_the_qos_class_is_admitted_as_a_new_pod() {
+    let spec = |cpu: &str| {
+        let resources = serde_json::json!({"requests": {"cpu": cpu}});
+        let containers = serde_json::json!([{"name": "web", "resources": resources}]);
+        Some(serde_json::from_value(serde_json::json!({"containers": containers})).unwrap())
+    };
+    let mut edited = DesiredPod::clone(&desired("a"));
+    Arc::make_mut(&mut edited.pod).spec = spec("8");
+    let edited = Arc::new(edited);
+    for ended in [false, true] {
+        let mut state = state(&[recorded("a", ended)], &["a"]);
+        state.desired.pods.insert(web(), Arc::clone(&edited));
+        assert_ne!(state.standing(&web(), &"a".into()), Standing::New { since: None });
+        assert!(state.leaving().is_empty(), "logind has not answered, so nothing is replaced");
+        state.machine = MachineState::Up;
+        assert_eq!(state.standing(&web(), &"a".into()), Standing::New { since: None });
+        assert_eq!(state.resize_of(&edited), None);
+        let leaving = state.leaving();
+        let undecided: Vec<bool> = leaving.iter().map(|leaving| leaving.undecided).collect();
+        assert_eq!(undecided, if ended { vec![] } else { vec![false] });
+    }
+    // An edit within the class is a resize.
+    let mut burstable = recorded("a", false);
+    Arc::make_mut(&mut burstable.pod).spec = spec("1");
+    let mut state = state(&[burstable], &["a"]);
+    state.desired.pods.insert(web(), Arc::clone(&edited));
+    state.machine = MachineState::Up;
+    assert_eq!(state.standing(&web(), &"a".into()), Standing::Running);
+    assert!(state.resize_of(&edited).is_some() && state.leaving().is_empty());
 }
 
 #[test]
