@@ -25,10 +25,15 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         .compile_fds(descriptors)?;
     #[expect(clippy::disallowed_methods, reason = "how cargo tells a build script")]
     let told = |name: &str| std::env::var(name);
+    let features = told("CARGO_CFG_TARGET_FEATURE")?;
+    let is_static = features.split(',').any(|feature| feature == "crt-static");
     if told("CARGO_CFG_TARGET_OS")? == "linux" && told("CARGO_CFG_TARGET_ENV")? == "gnu" {
         // At a fixed address nothing has to be relocated. Otherwise each start writes a third of a
         // MiB of tables, which no other process shares and which cannot be read from the file again.
-        println!("cargo:rustc-link-arg-bins=-no-pie");
+        // A static program is linked in another way.
+        if !is_static {
+            println!("cargo:rustc-link-arg-bins=-no-pie");
+        }
         // lld, which rustc brings, and GNU ld understand these scripts; mold does not.
         if told("PROFILE")? == "release" {
             for script in ["no-unwind-tables.ld", "text-order.ld"] {
