@@ -215,7 +215,7 @@ mod tests {
         search.retain(&both, now);
         assert_eq!(search.messages().collect::<Vec<_>>(), [found.clone(), late.clone()]);
         search.retain(&BTreeSet::from([memory]), now);
-        assert_eq!(search.messages().collect::<Vec<_>>(), [found.clone()]);
+        assert_eq!(search.messages().collect::<Vec<_>>(), std::slice::from_ref(&found));
         search.retain(&both, now);
         assert_eq!(search.messages().collect::<Vec<_>>(), [found.clone(), late], "no new search");
         search.retain(&BTreeSet::from([memory]), now + SEARCH_PERIOD);
