@@ -172,6 +172,9 @@ fn credentials(entry: &Entry) -> Option<Credentials> {
     })
 }
 
+/// No name of a host is longer (RFC 1035, section 2.3.4).
+const MAX_HOST_BYTES: usize = 255;
+
 /// Same number of host parts, each matching; same port; the key's path is a prefix.
 pub(super) fn matches(key: &str, repository: &str) -> bool {
     let split = |text: &str| {
@@ -184,7 +187,8 @@ pub(super) fn matches(key: &str, repository: &str) -> bool {
     };
     let (key_host, key_port, key_path) = split(key);
     let (host, port, path) = split(repository);
-    key_port == port
+    host.len() <= MAX_HOST_BYTES
+        && key_port == port
         && path.starts_with(&key_path)
         && key_host.split('.').count() == host.split('.').count()
         && key_host
@@ -193,22 +197,42 @@ pub(super) fn matches(key: &str, repository: &str) -> bool {
             .all(|(p, part)| glob(p.as_bytes(), part.as_bytes()))
 }
 
-/// `*` for any run, `?` for one, `[a-c]` and `[^a-c]` for one of a set, `\` before a literal.
+/// `*` for any run, `?` for one, `[a-c]` and `[^a-c]` for one of a set, `\` before a literal. Takes
+/// at most one step for each pair of a symbol and a byte, because a pattern may come from the
+/// author of a pod: where a `*` has matched, an earlier one need not be tried with more.
 fn glob(pattern: &[u8], text: &[u8]) -> bool {
-    let Some((&first, rest)) = pattern.split_first() else { return text.is_empty() };
-    match first {
-        b'*' => (0..=text.len()).any(|at| glob(rest, &text[at..])),
-        b'?' => !text.is_empty() && glob(rest, &text[1..]),
-        b'[' => {
-            let Some(end) = rest.iter().position(|b| *b == b']') else { return false };
-            let Some((&found, after)) = text.split_first() else { return false };
-            in_set(&rest[..end], found) && glob(&rest[end + 1..], after)
+    let (mut pattern, mut text) = (pattern, text);
+    // What follows the last `*`, and the text from which that was tried last.
+    let mut retry: Option<(&[u8], &[u8])> = None;
+    loop {
+        if let Some((b'*', after)) = pattern.split_first() {
+            (pattern, retry) = (after, Some((after, text)));
+        } else if pattern.is_empty() && text.is_empty() {
+            return true;
+        } else if let Some(left) = without_first(pattern, text) {
+            (pattern, text) = left;
+        } else {
+            let Some((after, from)) = retry else { return false };
+            let Some((_, shorter)) = from.split_first() else { return false };
+            (pattern, text, retry) = (after, shorter, Some((after, shorter)));
         }
-        b'\\' => match (rest.split_first(), text.split_first()) {
-            (Some((want, pattern)), Some((found, text))) => want == found && glob(pattern, text),
-            (_, _) => false,
-        },
-        literal => text.first() == Some(&literal) && glob(rest, &text[1..]),
+    }
+}
+
+/// What is left when the first symbol of the pattern, which is no `*`, matches the first byte.
+fn without_first<'a>(pattern: &'a [u8], text: &'a [u8]) -> Option<(&'a [u8], &'a [u8])> {
+    let ((&symbol, rest), (&found, text)) = (pattern.split_first()?, text.split_first()?);
+    match symbol {
+        b'?' => Some((rest, text)),
+        b'[' => {
+            let end = rest.iter().position(|byte| *byte == b']')?;
+            in_set(&rest[..end], found).then_some((&rest[end + 1..], text))
+        }
+        b'\\' => {
+            let (&literal, rest) = rest.split_first()?;
+            (literal == found).then_some((rest, text))
+        }
+        literal => (literal == found).then_some((rest, text)),
     }
 }
 
