@@ -14,7 +14,7 @@ use crate::{
     model::{DataObject, EventKind, format_duration},
     podspec::image_name,
 };
-use std::{sync::Arc, time::Duration};
+use std::{pin::Pin, sync::Arc, time::Duration};
 use tokio::time::Instant;
 
 /// The longest time that reading the registry credentials may delay a pull.
@@ -50,6 +50,10 @@ pub struct ImageEvent {
 /// Takes the events as they happen, not only at the end: a pull can last.
 pub type Record<'a> = &'a mut (dyn FnMut(ImageEvent) + Send);
 
+/// The configuration of the sandbox for which a pull is made, or why it can't be made.
+pub type PullConfig<'a> =
+    Pin<Box<dyn Future<Output = Result<v1::PodSandboxConfig, String>> + Send + 'a>>;
+
 /// A pull that failed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct PullError {
@@ -81,17 +85,17 @@ impl From<CriError> for PullError {
 impl Images {
     /// Makes the image present by its policy and returns what the runtime knows about it. Waits for
     /// a turn among other pulls; a pull itself has no deadline. `sandbox` makes the pod's sandbox
-    /// configuration, which tells for which pod a pull is made.
+    /// configuration, which tells for which pod a pull is made; it is called for pulls alone.
     ///
     /// # Errors
     /// A reason and message for the container's status. The events were recorded by then.
     ///
     /// # Cancel safety
     /// Dropping it cancels the pull, or leaves the queue. Nothing else is lost.
-    pub async fn ensure(
+    pub async fn ensure<'a>(
         &self,
         request: &PullRequest<'_>,
-        sandbox: &(dyn Fn() -> v1::PodSandboxConfig + Sync),
+        sandbox: &(dyn Fn() -> PullConfig<'a> + Sync),
         record: Record<'_>,
     ) -> Result<ImageFound, ImageFailure> {
         let inspect = |image: String| async move {
@@ -103,7 +107,8 @@ impl Images {
                 password: c.password,
                 ..v1::AuthConfig::default()
             });
-            self.client.pull_image(&image, auth, Some(sandbox())).await.map_err(PullError::from)
+            let config = sandbox().await.map_err(|text| PullError { text, answered: true })?;
+            self.client.pull_image(&image, auth, Some(config)).await.map_err(PullError::from)
         };
         Ensure { images: self, request, inspect, pull, record }.run().await
     }

@@ -19,7 +19,7 @@ mod tests;
 
 pub use core::{FailureReason, PullPolicy};
 pub use credentials::CredentialPaths;
-pub use ensure::{ImageEvent, PullRequest};
+pub use ensure::{ImageEvent, PullConfig, PullRequest};
 pub use provider::CredentialProvider;
 pub use records::{AllowedImages, AllowedImagesError, PullRecords, VerificationPolicy};
 

@@ -6,7 +6,7 @@ use super::{
     *,
 };
 use crate::{
-    cri::ImageFound,
+    cri::{ImageFound, v1::PodSandboxConfig},
     model::{DataObject, ObjectKind},
     podspec::image_name::full_names,
     program::Program,
@@ -118,6 +118,24 @@ fn credentials_match_from_the_most_specific_on() {
     assert!(users(&ring, "example.com/x").is_empty());
     assert_eq!(users(&ring, "docker.io/library/busybox"), ["hub"]);
     assert_eq!(users(&ring, "helper.example.com/x"), ["glob"]);
+}
+
+/// Whoever may make a Secret chooses the patterns.
+#[test]
+fn a_pattern_of_many_stars_takes_no_time() {
+    let user = |name: &str| serde_json::json!({"username": name, "password": "p"});
+    let stars = "*a".repeat(100);
+    let ring = ring(&serde_json::json!({
+        format!("{stars}*.b"): user("many"),
+        format!("{stars}c.b"): user("none"),
+        "*a[bc]?d*.b": user("retried"),
+    }));
+    let host = format!("{}.b", "a".repeat(250));
+    assert_eq!(users(&ring, &format!("{host}/x")), ["many"]);
+    assert_eq!(users(&ring, "abxabxdz.b/x"), ["retried"]);
+    assert!(users(&ring, "abxabxez.b/x").is_empty());
+    let long = "a".repeat(300);
+    assert!(users(&ring, &format!("{long}.b/x")).is_empty(), "no host has such a name");
 }
 
 #[test]
@@ -658,7 +676,7 @@ async fn ensuring_an_image_can_move_between_threads() {
     let mut events = Vec::new();
     let mut record = |event: ImageEvent| events.push(event.reason);
     let request = request(PullPolicy::IfNotPresent);
-    let sandbox = crate::cri::v1::PodSandboxConfig::default;
+    let sandbox = || -> PullConfig<'_> { Box::pin(ready(Ok(PodSandboxConfig::default()))) };
     let ensured = images.ensure(&request, &sandbox, &mut record);
     is_send(&ensured);
     let failure = ensured.await.unwrap_err();

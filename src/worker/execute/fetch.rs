@@ -2,12 +2,12 @@
 
 use super::{Host, Request, sandbox};
 use crate::{
-    image::{ImageEvent, PullPolicy, PullRequest},
+    image::{ImageEvent, PullConfig, PullPolicy, PullRequest},
     model::{DataObject, Event, EventKind, ObjectKey, ObjectKind, ObjectSight, k8s},
     plan::{Fetch, Fetched},
     podspec::{container_of, is_static, needed_images, object_scope, pull_secret_names},
 };
-use std::sync::Arc;
+use std::{future::ready, sync::Arc};
 
 /// # Cancel safety
 /// Dropping it cancels the pull.
@@ -37,7 +37,7 @@ pub(in crate::worker) async fn fetch(host: &Host, request: &Request, fetch: &Fet
         accept_present: is_static(pod),
         pull_secrets: &pull_secrets(host, request, pod),
     };
-    let config = || sandbox::config_for_pulls(host, pod);
+    let config = || -> PullConfig<'_> { Box::pin(ready(Ok(sandbox::config_for_pulls(host, pod)))) };
     match host.images.ensure(&wanted, &config, &mut record).await {
         Ok(_) => Fetched::Present,
         Err(failure) => {

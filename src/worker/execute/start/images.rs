@@ -3,7 +3,7 @@
 use super::Start;
 use crate::{
     cri::ImageFound,
-    image::{ImageEvent, PullPolicy, PullRequest},
+    image::{ImageEvent, PullConfig, PullPolicy, PullRequest},
     model::DataObject,
     plan::{Failure, Pull, Step},
     podspec::{ImageVolume, NeededImage, check_image_volume, image_volumes, is_static, own_image},
@@ -91,7 +91,13 @@ impl Start<'_> {
                 self.event(kind, reason, message);
             }
         };
-        let config = || sandbox::config_for_pulls(self.host, self.pod);
+        let attempt = self.sandbox()?.attempt;
+        let config = || -> PullConfig<'_> {
+            Box::pin(async move {
+                let made = sandbox::config(self.host, self.request, self.pod, attempt).await;
+                made.map(|(config, _)| config).map_err(|error| error.message())
+            })
+        };
         // Both are cancel-safe: a dropped pull is cancelled in the runtime as well.
         tokio::select! {
             found = self.host.images.ensure(&request, &config, &mut record) => {
