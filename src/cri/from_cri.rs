@@ -132,7 +132,8 @@ pub fn inspected_container(container: &mut ObservedContainer, status: v1::Contai
     }
     container.log_path = status.log_path.into();
     let path = &*container.termination_message_path;
-    let mount = status.mounts.iter().find(|m| !path.is_empty() && m.container_path == path);
+    // The agent's own file comes last. A volume that is mounted at the same path lies below it.
+    let mount = status.mounts.iter().rfind(|m| !path.is_empty() && m.container_path == path);
     container.termination_log = mount.map(|mount| mount.host_path.as_str().into());
     let user = status.user.and_then(|user| user.linux);
     container.user = user.map(|user| (user.uid, user.gid, user.supplemental_groups));
@@ -267,6 +268,11 @@ mod tests {
         item.annotations = labels(&[(annotation::TERMINATION_PATH, "/dev/termination-log")]);
         let (key, mut observed) = listed_container(&item).unwrap();
         assert_eq!(key, PodKey::new("ns", "p"));
+        let mounted = |host_path: &str| v1::Mount {
+            container_path: "/dev/termination-log".to_owned(),
+            host_path: host_path.to_owned(),
+            ..Default::default()
+        };
         let status = v1::ContainerStatus {
             state: v1::ContainerState::ContainerExited.into(),
             started_at: 2_000_000_000,
@@ -276,11 +282,8 @@ mod tests {
             image: Some(v1::ImageSpec { image: "sha".to_owned(), ..Default::default() }),
             image_ref: "busybox@sha256:1".to_owned(),
             log_path: "/var/log/pods/x/0.log".to_owned(),
-            mounts: vec![v1::Mount {
-                container_path: "/dev/termination-log".to_owned(),
-                host_path: "/var/lib/x".to_owned(),
-                ..Default::default()
-            }],
+            // A volume of the pod may be mounted there, too.
+            mounts: ["/srv/volume", "/var/lib/x"].map(mounted).to_vec(),
             ..Default::default()
         };
         inspected_container(&mut observed, status);

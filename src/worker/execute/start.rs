@@ -485,10 +485,10 @@ fn file_mount(path: &std::path::Path, target: &str) -> MountInput {
     }
 }
 
-/// Host path of what is mounted at the termination message path.
+/// Host path of what is mounted last at the termination message path: the agent's own file.
 fn termination_log(container: &k8s::Container, config: &v1::ContainerConfig) -> Option<Box<str>> {
     let target = container.termination_message_path.as_deref()?;
-    let mount = config.mounts.iter().find(|mount| mount.container_path == target)?;
+    let mount = config.mounts.iter().rfind(|mount| mount.container_path == target)?;
     Some(mount.host_path.as_str().into())
 }
 
