@@ -8,15 +8,14 @@ use super::{
 use crate::{
     model::{Pressure, RuntimeView, k8s},
     podspec::{
-        QosClass, SysctlNamespace, is_allowed_sysctl, is_safe_sysctl, is_static, qos_class,
-        sysctl_name, sysctl_namespace,
+        APP_ARMOR_ANNOTATION, QosClass, SysctlNamespace, is_allowed_sysctl, is_safe_sysctl,
+        is_static, names_app_armor_profile, qos_class, sysctl_name, sysctl_namespace,
     },
 };
 use std::collections::{BTreeMap, BTreeSet};
 
 const OS_LABEL: &str = "kubernetes.io/os";
 const MEMORY_TAINT: &str = "node.kubernetes.io/memory-pressure";
-const APP_ARMOR_ANNOTATION: &str = "container.apparmor.security.beta.kubernetes.io/";
 
 /// Memory pressure holds back pods that request nothing; a lack of disk or processes all of them.
 pub(super) fn pressure(pod: &k8s::Pod, conditions: &BTreeSet<Pressure>) -> Result<(), Refusal> {
@@ -149,12 +148,10 @@ fn asks_for_app_armor(pod: &k8s::Pod) -> bool {
     let confines = |profile: Option<&k8s::AppArmorProfile>| {
         profile.is_some_and(|profile| profile.type_ != "Unconfined")
     };
-    let annotated = pod
-        .metadata
-        .annotations
-        .iter()
-        .flatten()
-        .any(|(key, value)| key.starts_with(APP_ARMOR_ANNOTATION) && value != "unconfined");
+    let confining = |value: &str| value != "unconfined" && names_app_armor_profile(value);
+    let mut annotations = pod.metadata.annotations.iter().flatten();
+    let annotated =
+        annotations.any(|(key, value)| key.starts_with(APP_ARMOR_ANNOTATION) && confining(value));
     let Some(spec) = &pod.spec else { return annotated };
     let containers = spec.containers.iter().chain(spec.init_containers.iter().flatten());
     let mut contexts = containers.filter_map(|container| container.security_context.as_ref());

@@ -363,13 +363,21 @@ pub struct TooLong;
 /// # Errors
 /// When a variable is not set or empty.
 pub fn expand_sub_path(text: &str, env: &[(String, String)]) -> Result<String, EnvError> {
-    let mut missing = Vec::new();
+    /// The author of a pod may name thousands.
+    const MAX_NAMED: usize = 20;
+    let set = env.iter().filter(|(_, value)| !value.is_empty());
+    let values: HashMap<&str, &str> =
+        set.map(|(name, value)| (name.as_str(), value.as_str())).collect();
+    let mut missing: Vec<String> = Vec::new();
     let path = expand(text, |name| {
-        let found = env.iter().find(|(n, value)| n == name && !value.is_empty());
-        if found.is_none() {
+        let found = values.get(name).copied();
+        if found.is_none()
+            && missing.len() < MAX_NAMED
+            && !missing.iter().any(|known| known == name)
+        {
             missing.push(name.to_owned());
         }
-        found.map(|(_, value)| value.as_str())
+        found
     });
     if missing.is_empty() { Ok(path) } else { Err(EnvError::Missing { names: missing }) }
 }

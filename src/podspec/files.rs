@@ -1,7 +1,7 @@
 //! The files of volumes that the agent writes: configMap, secret, downwardAPI and projected.
 
 use super::{
-    EnvContext, EnvError, container_of,
+    EnvContext, EnvError, all_containers, container_of,
     env::{field_value, resource_value, subscript},
     objects::Finder,
     tokens::{token_access, token_key, token_sources},
@@ -180,6 +180,22 @@ pub fn reads_metadata(volume: &k8s::Volume) -> bool {
     metadata_fields(volume).next().is_some()
 }
 
+/// True when containers of the pod see labels or annotations of it, in their environment or in files.
+#[must_use]
+pub fn shows_metadata(pod: &k8s::Pod) -> bool {
+    let Some(spec) = &pod.spec else { return false };
+    let is_shown = |var: &k8s::EnvVar| {
+        let field = var.value_from.as_ref().and_then(|source| source.field_ref.as_ref());
+        field.is_some_and(|field| is_metadata(&field.field_path))
+    };
+    all_containers(spec).any(|container| container.env.iter().flatten().any(is_shown))
+        || spec.volumes.iter().flatten().any(reads_metadata)
+}
+
+fn is_metadata(field: &str) -> bool {
+    field.starts_with(LABELS) || field.starts_with(ANNOTATIONS)
+}
+
 /// A hash of the labels and annotations in the volumes of a pod; `None` when no volume has any. It
 /// is not to be saved, because another release may compute another one.
 #[must_use]
@@ -206,7 +222,7 @@ fn metadata_fields(volume: &k8s::Volume) -> impl Iterator<Item = &str> {
     let projected = projected.flat_map(|source| source.items.iter().flatten());
     own.chain(projected)
         .filter_map(|item| Some(item.field_ref.as_ref()?.field_path.as_str()))
-        .filter(|field| field.starts_with(LABELS) || field.starts_with(ANNOTATIONS))
+        .filter(|field| is_metadata(field))
 }
 
 /// Names of the volumes that some container of the pod mounts; others are not set up.

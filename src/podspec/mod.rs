@@ -9,6 +9,7 @@
 //! Nothing here validates: `manifest` did that. A quantity that does not parse counts as absent.
 
 mod after;
+mod app_armor;
 mod cgroup;
 mod claims;
 mod env;
@@ -34,6 +35,7 @@ mod unsupported;
 mod user_namespace;
 
 pub use after::{after, is_job};
+pub use app_armor::{APP_ARMOR_ANNOTATION, names_app_armor_profile};
 pub(crate) use cgroup::hugepage_limits;
 pub use cgroup::{
     CgroupOptions, HugepageLimit, PodCgroup, burstable_shares, cgroup_amounts, cpu_quota_micros,
@@ -53,7 +55,8 @@ pub use ephemeral::{
 pub use expand::{expand, expanded_len};
 pub use files::{
     FilesError, VolumeFile, VolumeFiles, check_volume_objects, is_made_from_objects,
-    is_made_of_files, is_mounted, metadata_hash, parent_paths, reads_metadata, volume_files,
+    is_made_of_files, is_mounted, metadata_hash, parent_paths, reads_metadata, shows_metadata,
+    volume_files,
 };
 pub use hash::{back_off_hash, container_hash};
 pub use huge_pages::{HugePagesError, huge_pages, is_on_huge_pages};

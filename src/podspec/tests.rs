@@ -505,6 +505,19 @@ fn commands_and_sub_paths_are_expanded() {
     assert_eq!(expand_sub_path("logs/$(A)", &env).as_deref(), Ok("logs/1"));
     let error = expand_sub_path("$(E)/$(B)", &env).unwrap_err();
     assert_eq!(error.to_string(), "missing value for E, B");
+    let many: String = (0..100).map(|n| format!("$(X{n})$(X{n})")).collect();
+    let error = expand_sub_path(&many, &env).unwrap_err().to_string();
+    assert!(error.starts_with("missing value for X0, X1, ") && error.ends_with(", X19"), "{error}");
+}
+
+#[test]
+fn an_annotation_with_a_typo_names_no_apparmor_profile() {
+    for named in ["runtime/default", "unconfined", "localhost/p"] {
+        assert!(names_app_armor_profile(named), "{named}");
+    }
+    for other in ["", "runtime/defaults", "RuntimeDefault", "localhost/", "localhost:p"] {
+        assert!(!names_app_armor_profile(other), "{other}");
+    }
 }
 
 #[test]

@@ -313,6 +313,7 @@ fn profiles_need_a_kernel_that_enforces_them() {
         json!({"securityContext": profile("Unconfined")}),
         container("Unconfined"),
         annotated("unconfined"),
+        annotated("runtime/defaults"),
     ] {
         check(without(), asks_nothing, &FINE);
     }

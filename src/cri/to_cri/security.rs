@@ -3,7 +3,9 @@
 use super::{ConfigError, ContainerInputs, SandboxInputs};
 use crate::cri::v1;
 use crate::model::{ContainerId, PodKey, k8s};
-use crate::podspec::{IdRange, all_containers, pod_display, uid_of};
+use crate::podspec::{
+    APP_ARMOR_ANNOTATION, IdRange, all_containers, names_app_armor_profile, pod_display, uid_of,
+};
 use std::{collections::BTreeSet, path::Path};
 
 /// Kernel interfaces that containers don't see.
@@ -24,7 +26,6 @@ const MASKED: [&str; 12] = [
 /// Kernel interfaces that containers don't change.
 const READONLY: [&str; 5] =
     ["/proc/bus", "/proc/fs", "/proc/irq", "/proc/sys", "/proc/sysrq-trigger"];
-const APPARMOR_ANNOTATION: &str = "container.apparmor.security.beta.kubernetes.io/";
 
 /// Context of a pod's sandbox.
 pub(super) fn sandbox(
@@ -298,11 +299,14 @@ fn apparmor(
         }
         _ => Ok("unconfined".to_owned()),
     };
-    let annotation = format!("{APPARMOR_ANNOTATION}{}", inputs.container.name);
+    let annotation = format!("{APP_ARMOR_ANNOTATION}{}", inputs.container.name);
     let annotations = inputs.pod.metadata.annotations.as_ref();
     let text = if let Some(written) = own.and_then(|sc| sc.app_armor_profile.as_ref()) {
         of_field(written)?
-    } else if let Some(text) = annotations.and_then(|list| list.get(&annotation)) {
+    } else if let Some(text) = annotations
+        .and_then(|list| list.get(&annotation))
+        .filter(|text| names_app_armor_profile(text))
+    {
         text.clone()
     } else if let Some(written) = pod.and_then(|sc| sc.app_armor_profile.as_ref()) {
         of_field(written)?
