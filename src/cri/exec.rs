@@ -12,6 +12,9 @@ use std::time::Duration;
 const PATIENCE: Duration = Duration::from_secs(5);
 /// The largest answer. A command that writes more fails with the runtime's or this client's error.
 const MAX_OUTPUT_BYTES: usize = 16 << 20;
+/// The same for a probe. There are many of them at a time, a container chooses what they write, and
+/// an answer is in memory twice before it is cut.
+const MAX_PROBE_BYTES: usize = 1 << 20;
 /// The part of the output that is kept.
 const KEPT_BYTES: usize = 10 << 10;
 
@@ -40,6 +43,37 @@ impl RuntimeClient {
         command: Vec<String>,
         timeout: Option<Duration>,
     ) -> Result<ExecOutput, CriError> {
+        self.exec_within(id, command, timeout, MAX_OUTPUT_BYTES).await
+    }
+
+    /// As [`Self::exec_sync`], for a probe: `None` when the command has written more than 1 MiB.
+    ///
+    /// # Errors
+    /// As there.
+    ///
+    /// # Cancel safety
+    /// As there.
+    pub async fn exec_probe(
+        &self,
+        id: &ContainerId,
+        command: Vec<String>,
+        timeout: Duration,
+    ) -> Result<Option<ExecOutput>, CriError> {
+        match self.exec_within(id, command, Some(timeout), MAX_PROBE_BYTES).await {
+            Ok(output) => Ok(Some(output)),
+            // The code with which a gRPC client refuses an answer by its length.
+            Err(CriError::Other { code, .. }) if code == "OutOfRange" => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+
+    async fn exec_within(
+        &self,
+        id: &ContainerId,
+        command: Vec<String>,
+        timeout: Option<Duration>,
+        max_bytes: usize,
+    ) -> Result<ExecOutput, CriError> {
         const CALL: &str = "ExecSync";
         let words = command.join(" ");
         let seconds = timeout.map_or(0, |timeout| timeout.as_secs());
@@ -48,8 +82,8 @@ impl RuntimeClient {
             cmd: command,
             timeout: i64::try_from(seconds).unwrap_or(i64::MAX),
         };
-        let mut runtime = RuntimeServiceClient::new(self.channel.clone())
-            .max_decoding_message_size(MAX_OUTPUT_BYTES);
+        let mut runtime =
+            RuntimeServiceClient::new(self.channel.clone()).max_decoding_message_size(max_bytes);
         let call = runtime.exec_sync(request);
         let answer = match timeout {
             Some(timeout) => within(timeout + PATIENCE, CALL, &self.endpoint, call).await,

@@ -81,9 +81,10 @@ impl Asked<'_> {
             Err(error) => return Finding::Failure(error.to_string()),
         };
         let id = &self.attempt.instance;
-        match self.runtime.exec_sync(id, command, Some(self.attempt.timeout)).await {
-            Ok(done) if done.exit_code == 0 => Finding::Success,
-            Ok(done) => Finding::Failure(String::from_utf8_lossy(&done.output).into_owned()),
+        match self.runtime.exec_probe(id, command, self.attempt.timeout).await {
+            Ok(Some(done)) if done.exit_code == 0 => Finding::Success,
+            Ok(Some(done)) => Finding::Failure(String::from_utf8_lossy(&done.output).into_owned()),
+            Ok(None) => Finding::Failure("the command has written more than 1 MiB".to_owned()),
             Err(error @ CriError::ExecTimedOut { .. }) => Finding::Failure(error.to_string()),
             Err(error) => Finding::Error(error.to_string()),
         }

@@ -5,12 +5,14 @@ use crate::{
         dead_file_system::DeadFileSystem,
         manifest::Pod,
         process::Stopped,
-        world::{Kind, World},
+        status::Status,
+        world::{Kind, World, full_name},
     },
     watchdog::Watchdog,
 };
 use nix::unistd::Pid;
 use nodelet::cri::v1;
+use serde_json::json;
 use std::{fs, time::Duration};
 use tokio::time::Instant;
 
@@ -60,6 +62,34 @@ fn a_container_writes_a_line_of_100_mb() {
     assert!(time < Duration::from_secs(10), "the last line took {time:?}");
     dog.finish(&world);
     world.finish();
+}
+
+/// containerd cuts what a command has written at 16 MiB.
+#[test]
+fn commands_of_probes_write_without_end() {
+    let Some(world) = crate::world(|settings| settings) else { return };
+    let dog = Watchdog::start(&world);
+    let probe = json!({
+        "exec": { "command": ["head", "-c", "15000000", "/dev/zero"] },
+        "periodSeconds": 1, "timeoutSeconds": 10, "failureThreshold": 1000,
+    });
+    for n in 0..6 {
+        let pod = Pod::running(&format!("loud{n}"));
+        let pod = pod.set("containers/0/readinessProbe", probe.clone());
+        world.drop_pod(&pod.set("containers/0/livenessProbe", probe.clone()));
+    }
+    let has_failed_often = |status: &Status, pod: &str| {
+        status.events.iter().any(|event| {
+            event["involvedObject"]["name"] == full_name(pod)
+                && event["message"].as_str().is_some_and(|text| text.contains("more than 1 MiB"))
+                && event["count"].as_u64() >= Some(5)
+        })
+    };
+    world.wait("every probe has failed often", |status| {
+        (0..6).all(|n| has_failed_often(status, &format!("loud{n}")))
+    });
+    dog.finish(&world);
+    world.remove_all();
 }
 
 /// The fake runtime makes a thousand sandboxes in a moment.
