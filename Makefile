@@ -9,7 +9,7 @@ PURE = $(filter-out bench component containerds monitoring node soak,$(basename 
 
 .PHONY: help build demo cluster-demo test test-node test-all test-on-host test-attacks test-fast test-build test-release test-api-pods test-cluster test-containerds test-skew test-machine node-failure soak soak-machine bench bench-doc lint fmt
 .DEFAULT_GOAL := help
-# Tests beside other tests are slower than their share of the time allows.
+# Each tier has a time limit, which it would miss beside another one.
 .NOTPARALLEL:
 
 help: ## print this list

@@ -206,7 +206,9 @@ pub fn admit(input: &Input<'_>) -> Ruling {
         let pod = &subject.pod;
         let evicted = input.evicted(pod);
         // A pod that is being stopped can't continue: other pods already count on its resources.
-        let hold = evicted.or_else(|| input.before.hold(pod));
+        // A refusal was of an edit that is taken back: what runs was never stopped for it.
+        let stopped = || input.before.hold(pod).filter(|hold| !hold.is_refusal());
+        let hold = evicted.or_else(stopped);
         let decision = match (subject.standing, hold) {
             (Standing::Ended, _) => Decision::Admitted,
             (Standing::Running, Some(hold)) => {

@@ -127,7 +127,7 @@ impl OutsideSearch {
     }
 
     /// Takes in which signals are short. The message about one that is not is dropped when the next
-    /// shortage has a search of its own: it may have another cause.
+    /// shortage would have a search of its own: it may have another cause.
     pub(super) fn retain(&mut self, short: &BTreeSet<Signal>, now: Instant) {
         self.messages.retain(|signal, (_, found)| {
             short.contains(signal) || now.duration_since(*found) < SEARCH_PERIOD

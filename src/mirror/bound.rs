@@ -78,13 +78,13 @@ fn revision(pod: &k8s::Pod) -> Box<str> {
     short_digest(&text).into()
 }
 
-/// Pods that have ended here and whose objects are left out later: the newest ones stay, with their
-/// logs.
+/// Pods that have ended here and whose objects are left out later: those that were created last
+/// stay, with their logs.
 const MOST_ENDED_UNREAD: usize = 200;
 
 /// What the API server wants, once it was seen as a whole. A pod of `before` whose object is left
 /// out stays as it is there, or ends as `left_out` says, which has its uid. One that has ended goes
-/// when [`MOST_ENDED_UNREAD`] newer ones have.
+/// when [`MOST_ENDED_UNREAD`] that were created later have ended.
 pub fn bound_pods<'a>(
     seen: impl Iterator<Item = &'a Arc<SeenPod>>,
     before: &SourceSnapshot,

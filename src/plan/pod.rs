@@ -11,7 +11,7 @@ use super::{
     memory::{Leftover, Stage},
     name::Cx,
     objects::plan_volumes,
-    regular::plan_regular,
+    regular::{plan_regular, plan_unlisted},
     resize::plan_resize,
     restart::{Verdict, exit_code, is_init_failure, plan_restart_all, verdict},
     sandbox::{self, current, plan_sandbox},
@@ -53,6 +53,7 @@ pub(crate) fn plan_pod(cx: &Cx<'_>, plan: &mut PodPlan) {
         return;
     };
     if !plan_restart_all(cx, sandbox, plan) && !plan_asked(cx, plan) {
+        plan_unlisted(cx, plan);
         plan_volumes(cx, plan);
         plan_ephemeral(cx, sandbox, plan);
         plan_resize(cx, sandbox, plan);

@@ -15,7 +15,6 @@ use crate::podspec::{ephemeral_containers, is_sidecar};
 
 /// Starts, restarts and replaces the regular containers of an initialised pod.
 pub(crate) fn plan_regular(cx: &Cx<'_>, sandbox: &ObservedSandbox, plan: &mut PodPlan) {
-    plan_unlisted(cx, plan);
     for container in cx.regular {
         let Some(instance) = cx.own.newest(&container.name) else {
             plan_start(cx, container, ContainerKind::Regular, sandbox, plan);
@@ -70,8 +69,9 @@ pub(crate) fn stops_for_edit(own: &Own<'_>, pod: &k8s::Pod) -> bool {
 
 /// Stops containers that the pod no longer has (a pod with a fixed uid may be edited in place), and
 /// those that run beside a newer container of their name: the runtime may have carried out a start
-/// that it reported as failed.
-fn plan_unlisted(cx: &Cx<'_>, plan: &mut PodPlan) {
+/// that it reported as failed. They are stopped before the edit is taken in, because their preStop
+/// hooks are in the record.
+pub(crate) fn plan_unlisted(cx: &Cx<'_>, plan: &mut PodPlan) {
     let stop = cx.stop(Restart::ByPolicy);
     let listed = |name: &str| {
         cx.init.iter().chain(cx.regular).any(|c| c.name == name)

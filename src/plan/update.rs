@@ -222,7 +222,7 @@ pub fn plan_update(input: &UpdateInput<'_>, now: Now) -> UpdatePlan {
     let from_api = !is_static(&wished.pod) || !is_static(&standing.pod);
     let prepares = input.settings.prepare_updates && !from_api;
     let begins_anew = input.orders.wish.begins_anew(&standing.uid, &standing.pod);
-    // Under one uid, a refusal of the new revision is no order to stop the old one.
+    // Under one uid, a refusal of the new revision stops the old one only when it is for room.
     let hold = input.orders.hold_on(&standing.uid);
     let is_held = hold.is_some_and(|hold| !begins_anew || !hold.is_refusal());
     if !prepares || is_held || !has_run(input, standing) {

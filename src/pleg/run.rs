@@ -132,8 +132,8 @@ impl Inspections {
 
     /// The next inspection to make, and whether it is one of `unhurried`. At most `most` are under
     /// way at a time, those that hang not counted. At most [`UNHURRIED`] of them are of pods that
-    /// seem unchanged, unless one hangs. Such a pod gets the last place, so that a queue that is
-    /// never empty does not stop them.
+    /// seem unchanged, unless one hangs. Of two places or more, such a pod gets the last one, so
+    /// that a queue that is never empty does not stop them.
     fn next(&mut self, most: usize) -> Option<(Inspection, bool)> {
         let counted = || self.running.values().filter(|i| i.deadline.is_some());
         let (all, unhurried) = (counted().count(), counted().filter(|i| i.unhurried).count());

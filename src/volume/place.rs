@@ -100,7 +100,8 @@ impl Place {
         }
         let group = fs_group.and_then(|group| u32::try_from(group).ok());
         files::write(&self.directory(), files, group)?;
-        self.mark_ready(medium)
+        // No edit moves it. An empty marker needs no room on a full disk.
+        self.mark_ready(Medium::Disk)
     }
 
     /// Makes the directory, and mounts its file system.

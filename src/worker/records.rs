@@ -17,7 +17,7 @@ use crate::{
         Action, Incarnation, KillDeadline, KillPod, KillPurpose, Occupancy, Outcome, PodOrders,
         Terminal, Wish, replaces, stops_for_edit,
     },
-    podspec::{has_same_class, is_static, with_amounts_of},
+    podspec::{has_same_class, is_static, shows_metadata, with_amounts_of},
     store::{KillRecord, PodRecord, Store},
 };
 use jiff::Timestamp;
@@ -394,10 +394,15 @@ fn has_running(status: &k8s::PodStatus) -> bool {
 
 /// True when an agent that starts with either of two records does the same.
 fn runs_the_same(one: &k8s::Pod, other: &k8s::Pod) -> bool {
-    let checkpoint = |pod: &k8s::Pod| -> Option<String> {
-        pod.metadata.annotations.as_ref()?.get(RUN_FROM_CHECKPOINT).cloned()
-    };
-    one.spec == other.spec && checkpoint(one) == checkpoint(other)
+    fn checkpoint(pod: &k8s::Pod) -> Option<&String> {
+        pod.metadata.annotations.as_ref()?.get(RUN_FROM_CHECKPOINT)
+    }
+    one.spec == other.spec
+        && one.status == other.status
+        && checkpoint(one) == checkpoint(other)
+        && (!shows_metadata(one)
+            || one.metadata.labels == other.metadata.labels
+                && one.metadata.annotations == other.metadata.annotations)
 }
 
 /// When a pod of the API server was accepted, if its status says so: its record was lost.

@@ -67,6 +67,16 @@ fn a_hold_lasts_until_what_runs_is_gone() {
     assert_eq!(node.again(), ["a admitted"]);
 }
 
+/// Under one uid, a change of the QoS class is decided as a new pod.
+#[test]
+fn what_runs_is_not_stopped_for_an_edit_that_is_taken_back() {
+    let mut node = node().wants([asks("a", 0, "100", "1Gi")]);
+    starts(&node.again(), &[&format!("a {NO_CPU}"), "event a "]);
+    node.remove("a");
+    node = node.runs([pod("a", json!({}))]);
+    assert_eq!(node.again(), ["a admitted"]);
+}
+
 #[test]
 fn a_pod_refused_for_pressure_after_its_eviction_is_told_so() {
     let mut node = node().wants([pod("a", json!({}))]);

@@ -258,6 +258,24 @@ async fn an_edit_of_metadata_is_saved_with_the_next_write() {
     pod["metadata"]["annotations"][RUN_FROM_CHECKPOINT] = "true".into();
     edit(&mut records, &bed.store, &orders(desired("4", pod))).await;
     assert!(text().contains("two"), "the next start acts on it: {}", text());
+
+    // Its containers see the metadata.
+    let field = serde_json::json!({"fieldRef": {"fieldPath": "metadata.annotations['stamp']"}});
+    let shown = |stamp: &str| {
+        let mut pod = stamped(stamp, 5);
+        pod["spec"]["containers"][0]["env"] =
+            serde_json::json!([{"name": "STAMP", "valueFrom": field}]);
+        pod
+    };
+    edit(&mut records, &bed.store, &orders(desired("5", shown("three")))).await;
+    edit(&mut records, &bed.store, &orders(desired("6", shown("four")))).await;
+    assert!(text().contains("four"), "{}", text());
+    // What its readiness gates wait for.
+    let mut gated = shown("four");
+    gated["status"] =
+        serde_json::json!({"conditions": [{"type": "example.com/gate", "status": "True"}]});
+    edit(&mut records, &bed.store, &orders(desired("7", gated))).await;
+    assert!(text().contains("example.com/gate"), "{}", text());
     bed.end().await;
 }
 
