@@ -22,7 +22,7 @@ use tokio_stream::StreamExt;
 /// Between two looks when no hint comes.
 const LOOK_AGAIN: Duration = Duration::from_secs(1);
 /// The time that the runtime has to write what a container wrote before a rotation.
-const LAST_LINES: Duration = Duration::from_millis(50);
+pub const LAST_LINES: Duration = Duration::from_millis(50);
 
 /// The run that is printed.
 #[derive(Debug)]
@@ -57,7 +57,7 @@ pub async fn follow(
             position.log.print(printer)?;
             position.log.finish(printer)?;
             if at.number != position.number {
-                printer.finish()?;
+                printer.finish_run()?;
             }
             position = at;
             continue;

@@ -4,7 +4,7 @@
 use jiff::Timestamp;
 use std::io::{self, Write};
 
-/// A line that never ends is printed in pieces of this many bytes.
+/// A longer line is printed in pieces of this many bytes.
 const MAX_LINE: usize = 1 << 20;
 
 /// One record, the line break aside.
@@ -46,8 +46,23 @@ pub fn parse(line: &[u8]) -> Option<Record<'_>> {
 /// A line of which pieces came.
 #[derive(Debug, Default)]
 struct Pending {
+    /// When it began.
     time: Option<Timestamp>,
+    /// What has not been printed of it.
     text: Vec<u8>,
+    /// Its beginning was printed, because it is long.
+    begun: bool,
+}
+
+/// Where the text of a record belongs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Place {
+    /// It is left out.
+    Nowhere,
+    /// It is no record, and is printed as it is.
+    AsIs,
+    /// It is a part of a line, whose end it is when it is full.
+    Line { stream: Stream, full: bool },
 }
 
 /// Which lines are wanted, and how they are printed.
@@ -70,13 +85,15 @@ pub struct Printer<W> {
     wanted: Wanted,
     stdout: Pending,
     stderr: Pending,
+    /// The record of which a piece came, but not yet its end.
+    cut: Option<Place>,
 }
 
 impl<W: Write> Printer<W> {
     /// Prints to `out`.
     pub fn new(out: W, wanted: Wanted) -> Self {
         let (stdout, stderr) = (Pending::default(), Pending::default());
-        Self { out, wanted, stdout, stderr }
+        Self { out, wanted, stdout, stderr, cut: None }
     }
 
     /// What was printed goes here.
@@ -89,35 +106,67 @@ impl<W: Write> Printer<W> {
         self.wanted.limit == Some(0)
     }
 
-    /// Takes in one line of the file, without its line break. What is no record is printed as it
-    /// is.
-    pub(super) fn line(&mut self, line: &[u8]) -> io::Result<()> {
-        let Some(record) = parse(line) else {
-            self.put(line)?;
-            return self.put(b"\n");
+    /// Takes in one line of the file or a piece of it, without the line break; `ends`: the line
+    /// break comes next. What is no record is printed as it is.
+    pub(super) fn piece(&mut self, text: &[u8], ends: bool) -> io::Result<()> {
+        let (place, text) = match self.cut.take() {
+            Some(place) => (place, text),
+            None => self.place(text),
         };
-        let asked = self.wanted.stream.is_none_or(|stream| stream == record.stream);
-        if !asked || self.wanted.since.is_some_and(|since| record.time < since) {
-            return Ok(());
-        }
-        let pending = self.pending(record.stream);
-        pending.time.get_or_insert(record.time);
-        pending.text.extend_from_slice(record.text);
-        if record.full || pending.text.len() > MAX_LINE {
-            self.print(record.stream)
-        } else {
-            Ok(())
+        self.cut = (!ends).then_some(place);
+        match place {
+            Place::Nowhere => Ok(()),
+            Place::AsIs => self.put(text).and_then(|()| self.put_break(ends)),
+            Place::Line { stream, full } => {
+                let pending = self.pending(stream);
+                pending.text.extend_from_slice(text);
+                if full && ends {
+                    self.print(stream, true)
+                } else if pending.text.len() > MAX_LINE {
+                    self.print(stream, false)
+                } else {
+                    Ok(())
+                }
+            }
         }
     }
 
-    /// Prints lines that have not ended, then everything goes out.
+    /// Whether a piece came last whose record has not ended.
+    pub(super) fn is_cut(&self) -> bool {
+        self.cut.is_some()
+    }
+
+    /// Where a record belongs of which this is the beginning, and its text.
+    fn place<'a>(&mut self, line: &'a [u8]) -> (Place, &'a [u8]) {
+        let Some(record) = parse(line) else { return (Place::AsIs, line) };
+        let asked = self.wanted.stream.is_none_or(|stream| stream == record.stream);
+        if !asked || self.wanted.since.is_some_and(|since| record.time < since) {
+            return (Place::Nowhere, record.text);
+        }
+        self.pending(record.stream).time.get_or_insert(record.time);
+        (Place::Line { stream: record.stream, full: record.full }, record.text)
+    }
+
+    /// Prints lines that have not ended, without a line break as the container has written none.
+    /// Then everything goes out.
     ///
     /// # Errors
     /// When the output can't be written.
     pub fn finish(&mut self) -> io::Result<()> {
         for stream in [Stream::Stdout, Stream::Stderr] {
-            if self.pending(stream).time.is_some() {
-                self.print(stream)?;
+            if !self.pending(stream).text.is_empty() {
+                self.print(stream, false)?;
+            }
+        }
+        self.flush()
+    }
+
+    /// Prints lines that have not ended and ends them: another run of the container follows.
+    pub(super) fn finish_run(&mut self) -> io::Result<()> {
+        for stream in [Stream::Stdout, Stream::Stderr] {
+            let pending = self.pending(stream);
+            if pending.begun || !pending.text.is_empty() {
+                self.print(stream, true)?;
             }
         }
         self.flush()
@@ -135,13 +184,19 @@ impl<W: Write> Printer<W> {
         }
     }
 
-    fn print(&mut self, stream: Stream) -> io::Result<()> {
-        let Pending { time, text } = std::mem::take(self.pending(stream));
-        if let Some(time) = time.filter(|_| self.wanted.timestamps) {
+    /// Prints what there is of a line; `ends`: that is the rest of it.
+    fn print(&mut self, stream: Stream, ends: bool) -> io::Result<()> {
+        let rest = Pending { begun: !ends, ..Pending::default() };
+        let Pending { time, text, begun } = std::mem::replace(self.pending(stream), rest);
+        if let Some(time) = time.filter(|_| self.wanted.timestamps && !begun) {
             self.put(format!("{time:.9} ").as_bytes())?;
         }
         self.put(&text)?;
-        self.put(b"\n")
+        self.put_break(ends)
+    }
+
+    fn put_break(&mut self, wanted: bool) -> io::Result<()> {
+        if wanted { self.put(b"\n") } else { Ok(()) }
     }
 
     /// Writes what the limit has room for.
@@ -162,7 +217,7 @@ mod tests {
         let since = since.map(|since| since.parse().unwrap());
         let mut printer = Printer::new(&mut out, Wanted { since, timestamps, ..Wanted::default() });
         for line in lines {
-            printer.line(line.as_bytes()).unwrap();
+            printer.piece(line.as_bytes(), true).unwrap();
         }
         printer.finish().unwrap();
         String::from_utf8(out).unwrap()
@@ -196,7 +251,7 @@ mod tests {
             "2026-11-20T10:00:04Z stderr F y",
             "2026-11-20T10:00:05Z stdout P unfinished",
         ];
-        assert_eq!(printed(&lines, None, false), "abc\nxy\nunfinished\n");
+        assert_eq!(printed(&lines, None, false), "abc\nxy\nunfinished");
         assert!(printed(&lines, None, true).starts_with("2026-11-20T10:00:00.000000000Z abc\n"));
     }
 
@@ -205,8 +260,50 @@ mod tests {
         let piece = format!("2026-11-20T10:00:00Z stdout P {}", "x".repeat(MAX_LINE / 2 + 1));
         let mut printer = Printer::new(Vec::new(), Wanted::default());
         for _ in 0..10 {
-            printer.line(piece.as_bytes()).unwrap();
+            printer.piece(piece.as_bytes(), true).unwrap();
             assert!(printer.stdout.text.len() <= MAX_LINE);
         }
+    }
+
+    #[test]
+    fn a_last_line_without_a_line_break_gets_none() {
+        let unfinished = ["2026-11-20T10:00:00Z stdout P {\"a\":1}"];
+        assert_eq!(printed(&unfinished, None, false), "{\"a\":1}");
+        assert_eq!(printed(&unfinished, None, true), "2026-11-20T10:00:00.000000000Z {\"a\":1}");
+        let nothing = ["2026-11-20T10:00:00Z stdout F a", "2026-11-20T10:00:00Z stdout P "];
+        assert_eq!(printed(&nothing, None, false), "a\n");
+    }
+
+    #[test]
+    fn another_run_of_the_container_begins_a_line() {
+        let mut printer = Printer::new(Vec::new(), Wanted::default());
+        printer.piece(b"2026-11-20T10:00:00Z stdout P first", true).unwrap();
+        printer.finish_run().unwrap();
+        printer.piece(b"2026-11-20T10:00:01Z stdout F second", true).unwrap();
+        printer.finish_run().unwrap();
+        assert_eq!(printer.output(), b"first\nsecond\n");
+    }
+
+    #[test]
+    fn a_long_line_is_printed_as_one() {
+        let wanted = Wanted { timestamps: true, ..Wanted::default() };
+        let long = "x".repeat(MAX_LINE / 2 + 1);
+        let head = "2026-11-20T10:00:00.000000000Z ";
+        let expected = format!("{head}{}\n{head}y\n", long.repeat(5));
+        // Pieces that the runtime has made, and a record that is read in pieces.
+        let mut printer = Printer::new(Vec::new(), wanted);
+        for tag in ["P", "P", "P", "P", "F"] {
+            let piece = format!("2026-11-20T10:00:00Z stdout {tag} {long}");
+            printer.piece(piece.as_bytes(), true).unwrap();
+        }
+        printer.piece(b"2026-11-20T10:00:00Z stdout F y", true).unwrap();
+        assert!(*printer.output() == expected.as_bytes());
+        let mut printer = Printer::new(Vec::new(), wanted);
+        printer.piece(format!("2026-11-20T10:00:00Z stdout F {long}").as_bytes(), false).unwrap();
+        for n in 1..5 {
+            printer.piece(long.as_bytes(), n == 4).unwrap();
+        }
+        printer.piece(b"2026-11-20T10:00:00Z stdout F y", true).unwrap();
+        assert!(*printer.output() == expected.as_bytes());
     }
 }

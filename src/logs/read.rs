@@ -44,24 +44,25 @@ impl LogFile {
     /// # Errors
     /// When the file can't be read, or the output not be written.
     pub fn print(&mut self, printer: &mut Printer<impl Write>) -> io::Result<()> {
-        let end = self.end()?;
+        let end = self.end(printer)?;
         while self.print_block(end, printer)? {}
         Ok(())
     }
 
     /// Prints whole lines of the next block; false when there was nothing to read.
     pub(super) fn print_some(&mut self, printer: &mut Printer<impl Write>) -> io::Result<bool> {
-        let end = self.end()?;
+        let end = self.end(printer)?;
         self.print_block(end, printer)
     }
 
     /// The length of the file now.
-    fn end(&mut self) -> io::Result<u64> {
+    fn end(&mut self, printer: &mut Printer<impl Write>) -> io::Result<u64> {
         let end = self.file.metadata()?.len();
         if end < self.position {
             self.file.seek(SeekFrom::Start(0))?;
             self.position = 0;
             self.unfinished.clear();
+            self.finish(printer)?;
         }
         Ok(end)
     }
@@ -77,13 +78,14 @@ impl LogFile {
         let mut rest = &block[..length];
         while let Some(end) = rest.iter().position(|byte| *byte == b'\n') {
             self.unfinished.extend_from_slice(&rest[..end]);
-            printer.line(&self.unfinished)?;
+            printer.piece(&self.unfinished, true)?;
             self.unfinished.clear();
             rest = &rest[end + 1..];
         }
         self.unfinished.extend_from_slice(rest);
         if self.unfinished.len() > MAX_LINE {
-            self.finish(printer)?;
+            printer.piece(&self.unfinished, false)?;
+            self.unfinished.clear();
         }
         Ok(true)
     }
@@ -93,8 +95,8 @@ impl LogFile {
     /// # Errors
     /// When the output can't be written.
     pub fn finish(&mut self, printer: &mut Printer<impl Write>) -> io::Result<()> {
-        if !self.unfinished.is_empty() {
-            printer.line(&self.unfinished)?;
+        if !self.unfinished.is_empty() || printer.is_cut() {
+            printer.piece(&self.unfinished, true)?;
             self.unfinished.clear();
         }
         Ok(())
@@ -173,8 +175,24 @@ fn begins_before(record: &[u8], at_end: &mut bool, found: &mut u64, lines: u64) 
 mod tests {
     #![allow(clippy::unwrap_used, reason = "tests")]
 
-    use super::*;
+    use super::{super::line::Wanted, *};
     use std::fs;
+
+    #[test]
+    fn a_long_record_is_printed_as_one_line() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("f");
+        let long = "x".repeat(3 * MAX_LINE);
+        let head = "2026-11-20T10:00:00Z stdout F";
+        fs::write(&path, format!("{head} {long}\n{head} y\n{head} {long}")).unwrap();
+        let mut log = LogFile::new(File::open(&path).unwrap(), 0).unwrap();
+        let mut printer = Printer::new(Vec::new(), Wanted::default());
+        log.print(&mut printer).unwrap();
+        log.finish(&mut printer).unwrap();
+        printer.finish().unwrap();
+        let expected = format!("{long}\ny\n{long}\n");
+        assert!(*printer.output() == expected.as_bytes());
+    }
 
     #[test]
     fn the_last_lines_are_found_from_behind() {

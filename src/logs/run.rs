@@ -32,7 +32,20 @@ pub struct RunReader {
     /// Newer files of the run, oldest first.
     later: VecDeque<(PathBuf, LogFile)>,
     printer: Printer<Vec<u8>>,
-    follow: bool,
+    following: Following,
+    /// [`Progress::Rotates`] was told about the file that is read.
+    rotated: bool,
+}
+
+/// How far the log of a run is read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Following {
+    /// To the end of the files that were there at the beginning.
+    No,
+    /// Over later files, until the run ends.
+    Yes,
+    /// Over later files. The run has ended: nothing more is written.
+    ToTheEnd,
 }
 
 /// How far a log was read.
@@ -42,6 +55,9 @@ pub enum Progress {
     More,
     /// Everything that was written so far was read; there may be more later.
     Waits,
+    /// The log was rotated a moment ago. The runtime may write to the old file for another
+    /// [`LAST_LINES`](super::LAST_LINES): read on after that.
+    Rotates,
     /// Nothing more comes.
     Ended,
 }
@@ -61,7 +77,9 @@ impl RunReader {
         let mut later = beginnings(Run::open(&dir, number)?, tail)?;
         let (path, log) = later.pop_front().ok_or(LogError::NotFound)?;
         let printer = Printer::new(Vec::new(), wanted);
-        Ok(Self { dir, position: Position { number, path, log }, later, printer, follow })
+        let following = if follow { Following::Yes } else { Following::No };
+        let position = Position { number, path, log };
+        Ok(Self { dir, position, later, printer, following, rotated: false })
     }
 
     /// Reads on, until there is enough output or nothing more to read.
@@ -84,25 +102,34 @@ impl RunReader {
                 (self.position.path, self.position.log) = (path, log);
                 continue;
             }
-            if !self.follow {
+            if self.following == Following::No {
                 return self.end();
             }
             match next_file(&self.dir, &mut self.position)? {
                 Some(next) if next.at.number == self.position.number => {
+                    if next.newest && !self.rotated {
+                        self.rotated = true;
+                        return Ok(Progress::Rotates);
+                    }
                     // What was written before the rotation.
                     while self.position.log.print_some(&mut self.printer)? {}
                     self.position.log.finish(&mut self.printer)?;
                     self.position = next.at;
+                    self.rotated = false;
                 }
                 Some(_) => return self.end(),
+                None if self.following == Following::ToTheEnd => return self.end(),
                 None => return Ok(Progress::Waits),
             }
         }
     }
 
-    /// Reads no further, but to the end that the log has now.
+    /// The run has ended: reads no further than to the end that its log has now. Files that were
+    /// rotated before are still read.
     pub fn stop_following(&mut self) {
-        self.follow = false;
+        if self.following == Following::Yes {
+            self.following = Following::ToTheEnd;
+        }
     }
 
     /// The output so far.
@@ -230,16 +257,17 @@ mod tests {
         assert!(text.starts_with("line 1000\n") && text.ends_with("line 4999\n"));
     }
 
+    fn append_to(path: &Path, n: u32) {
+        let file = fs::OpenOptions::new().create(true).append(true).open(path);
+        io::Write::write_all(&mut file.unwrap(), line(n, "stdout").as_bytes()).unwrap();
+    }
+
     #[test]
     fn a_run_is_followed_over_rotations_and_ends_with_the_next_run() {
         let dir = tempfile::tempdir().unwrap();
         let main = dir.path().join("pod/main");
         fs::create_dir_all(&main).unwrap();
-        let append = |name: &str, n| {
-            let mut options = fs::OpenOptions::new();
-            let file = options.create(true).append(true).open(main.join(name));
-            io::Write::write_all(&mut file.unwrap(), line(n, "stdout").as_bytes()).unwrap();
-        };
+        let append = |name: &str, n| append_to(&main.join(name), n);
         append("0.log", 1);
         let logs = LogDir::bounded(dir.path(), "pod/main");
         let mut reader = RunReader::open(logs, 0, None, Wanted::default(), true).unwrap();
@@ -249,10 +277,31 @@ mod tests {
         append("0.log", 2);
         fs::rename(main.join("0.log"), main.join("0.log.20261120-100000")).unwrap();
         append("0.log", 3);
-        assert_eq!(next(), (Progress::Waits, "line 2\nline 3\n".to_owned()));
+        assert_eq!(next(), (Progress::Rotates, "line 2\n".to_owned()));
+        // The runtime empties its buffer.
+        append("0.log.20261120-100000", 9);
+        assert_eq!(next(), (Progress::Waits, "line 9\nline 3\n".to_owned()));
         append("0.log", 4);
         append("1.log", 5);
         assert_eq!(next(), (Progress::Ended, "line 4\n".to_owned()));
+    }
+
+    #[test]
+    fn a_followed_run_that_has_ended_is_read_over_its_rotations() {
+        let dir = tempfile::tempdir().unwrap();
+        let main = dir.path().join("pod/main");
+        fs::create_dir_all(&main).unwrap();
+        append_to(&main.join("0.log"), 1);
+        let logs = LogDir::bounded(dir.path(), "pod/main");
+        let mut reader = RunReader::open(logs, 0, None, Wanted::default(), true).unwrap();
+        for n in [2, 3] {
+            fs::rename(main.join("0.log"), main.join(format!("0.log.20261120-10000{n}"))).unwrap();
+            append_to(&main.join("0.log"), n);
+        }
+        reader.stop_following();
+        assert_eq!(reader.advance().unwrap(), Progress::Rotates);
+        assert_eq!(reader.advance().unwrap(), Progress::Ended);
+        assert_eq!(String::from_utf8(reader.take()).unwrap(), "line 1\nline 2\nline 3\n");
     }
 
     #[test]

@@ -21,7 +21,8 @@ use super::{
 use crate::{
     model::{PodKey, PodView, k8s},
     podspec::as_container,
-    serve::{Client, ClientError},
+    serve::{Client, ClientError, Upgraded},
+    status::container_statuses,
 };
 use carry::{Ends, InputEnd, OutputEnd};
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
@@ -48,6 +49,8 @@ pub(super) enum SessionError {
     NoContainer { container: String, pod: PodKey, known: String },
     #[error("no container of pod {0} runs")]
     NothingRuns(PodKey),
+    #[error("container {container:?} of pod {pod} does not run: {why}")]
+    DoesNotRun { container: String, pod: PodKey, why: String },
     #[error("the session with the container runtime broke")]
     Broke(#[source] io::Error),
     #[error("can't use the terminal, standard input or standard output")]
@@ -125,7 +128,7 @@ pub(super) async fn attach(args: AttachArgs) -> Result<ExitCode, SessionError> {
     let ends = Ends { input: own_input(args.stdin), output: OutputEnd::Own, tty };
     let mut path = found.path("attach", &container);
     ends.put(&mut path);
-    let stream = found.client.upgrade("/attach", &path, PROTOCOL).await?;
+    let stream = found.session("/attach", &path, &container).await?;
     Ok(ends.run(stream).await?.into())
 }
 
@@ -147,8 +150,24 @@ impl Found {
             // Writing to a String can't fail.
             write!(path, "&command={}", encoded(word.as_ref())).ok();
         }
-        let stream = self.client.upgrade("/exec", &path, PROTOCOL).await?;
+        let stream = self.session("/exec", &path, container).await?;
         ends.run(stream).await
+    }
+
+    /// Begins a session with a container.
+    async fn session(
+        &self,
+        what: &'static str,
+        path: &str,
+        container: &str,
+    ) -> Result<Upgraded, SessionError> {
+        let refused = match self.client.upgrade(what, path, PROTOCOL).await {
+            Err(refused @ ClientError::Refused { .. }) => refused,
+            begun => return Ok(begun?),
+        };
+        let Some(why) = why_not_running(&self.view, container) else { return Err(refused.into()) };
+        let (container, pod) = (container.to_owned(), self.view.key.clone());
+        Err(SessionError::DoesNotRun { container, pod, why })
     }
 
     fn path(&self, what: &str, container: &str) -> String {
@@ -181,6 +200,25 @@ fn container(view: &PodView, named: Option<&str>) -> Result<String, SessionError
     }
 }
 
+/// Why a container does not run, as its status says, and where its log is.
+fn why_not_running(view: &PodView, container: &str) -> Option<String> {
+    let status = container_statuses(&view.status).find(|status| status.name == container)?;
+    let state = status.state.as_ref()?;
+    let (parts, previous) = if let Some(waiting) = &state.waiting {
+        let has_run = status.last_state.as_ref().is_some_and(|last| last.terminated.is_some());
+        ([waiting.reason.clone(), waiting.message.clone()], has_run.then_some(" -p"))
+    } else {
+        let ended = state.terminated.as_ref()?;
+        let code = format!("exit code {}", ended.exit_code);
+        ([ended.reason.clone(), Some(code)], Some(""))
+    };
+    let parts: Vec<String> = parts.into_iter().flatten().filter(|part| !part.is_empty()).collect();
+    let why = if parts.is_empty() { "it waits".to_owned() } else { parts.join(": ") };
+    let log =
+        previous.map(|option| format!("; see nodelet logs {} -c {container}{option}", view.key));
+    Some(why + &log.unwrap_or_default())
+}
+
 /// What a value in a query has as it is: RFC 3986's unreserved characters.
 const UNRESERVED: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'.').remove(b'_').remove(b'~');
 
@@ -194,6 +232,35 @@ mod tests {
     #![allow(clippy::unwrap_used, reason = "tests")]
 
     use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn the_reason_why_a_container_does_not_run_is_told() {
+        let why = |state: serde_json::Value, last: serde_json::Value| {
+            let status = json!({"containerStatuses": [{"name": "main", "image": "i", "imageID": "",
+                "ready": false, "restartCount": 1, "state": state, "lastState": last}]});
+            let view = json!({
+                "key": {"namespace": "default", "name": "web-n1"}, "uid": "u1", "pod": null,
+                "status": status, "origin": null, "terminating": false, "hung": null,
+                "waiting": null,
+            });
+            why_not_running(&serde_json::from_value(view).unwrap(), "main")
+        };
+        let waits = |reason: &str, message: &str| json!({"waiting": {"reason": reason, "message": message}});
+        let ended = |reason: &str| json!({"terminated": {"exitCode": 3, "reason": reason}});
+        let told = why(waits("CrashLoopBackOff", "back-off 40s"), ended("Error")).unwrap();
+        assert_eq!(
+            told,
+            "CrashLoopBackOff: back-off 40s; see nodelet logs default/web-n1 -c main -p"
+        );
+        let told = why(waits("ErrImagePull", "no such image"), json!({})).unwrap();
+        assert_eq!(told, "ErrImagePull: no such image");
+        let told = why(ended("Error"), json!({})).unwrap();
+        assert_eq!(told, "Error: exit code 3; see nodelet logs default/web-n1 -c main");
+        let runs = json!({"running": {"startedAt": "2026-11-20T10:00:00Z"}});
+        assert_eq!(why(runs, ended("Error")), None);
+        assert_eq!(why(json!({}), json!({})), None);
+    }
 
     #[test]
     fn words_are_percent_encoded() {

@@ -4,7 +4,7 @@ use super::relay::Refused;
 use crate::{
     blocking::LOG_READS,
     clock,
-    logs::{Hints, LogDir, LogError, LogQuery, Progress, QueryError, RunReader, hints},
+    logs::{Hints, LAST_LINES, LogDir, LogError, LogQuery, Progress, QueryError, RunReader, hints},
     model::{PodView, PodViews, k8s},
     podspec::{all_containers, pod_log_directory_name},
     serve::follow::Pace,
@@ -131,6 +131,9 @@ impl Sending {
             let (mut reader, progress) = read.await.map_err(io::Error::other)?;
             let part = reader.take();
             let progress = progress?;
+            if progress == Progress::Rotates {
+                sleep(LAST_LINES).await;
+            }
             if progress != Progress::Ended {
                 self.reader = Some(reader);
             }
@@ -138,15 +141,14 @@ impl Sending {
                 return Ok(Some(part.into()));
             }
             if progress == Progress::Waits {
-                self.pace.waits(true);
                 self.wait().await;
-                self.pace.waits(false);
             }
         }
     }
 
     /// Waits until there may be more: the directory or the pod has changed, or a second has passed.
     async fn wait(&mut self) {
+        self.pace.waits(true);
         let changed = async {
             match &mut self.hints {
                 // Without inotify the look once a second is all there is.
@@ -163,6 +165,9 @@ impl Sending {
         };
         // Running out of time is a reason to look, like a hint.
         drop(timeout(LOOK_AGAIN, waited).await);
+        self.pace.waits(false);
+        // The client has taken everything: a read that follows does not count as a slow client.
+        self.pace.moves();
     }
 }
 
@@ -206,4 +211,37 @@ fn number(view: &PodView, container: &str, previous: bool) -> Result<u32, Refuse
 
 fn status<'a>(view: &'a PodView, container: &str) -> Option<&'a k8s::ContainerStatus> {
     container_statuses(&view.status).find(|status| status.name == container)
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "tests")]
+
+    use super::*;
+    use serde_json::json;
+    use tokio::sync::Semaphore;
+
+    #[tokio::test]
+    async fn a_quiet_log_goes_on_while_it_is_read_again() {
+        let view = json!({
+            "key": {"namespace": "default", "name": "web"}, "uid": "u1", "pod": null, "status": {},
+            "origin": null, "terminating": false, "hung": null, "waiting": null,
+        });
+        let view: Arc<PodView> = Arc::new(serde_json::from_value(view).unwrap());
+        // Nobody publishes views any more, so that waiting ends at once.
+        let (_, views) = watch::channel(Arc::default());
+        let place = Arc::new(Semaphore::new(1)).try_acquire_owned().unwrap();
+        let pace = Pace::default();
+        let mut sending = Sending {
+            reader: None,
+            run: RunOf { views, view, container: "main".to_owned(), number: 0 },
+            follow: true,
+            hints: None,
+            pace: pace.clone(),
+            _place: place,
+        };
+        assert!(!pace.goes_on(), "nothing was asked for");
+        sending.wait().await;
+        assert!(pace.goes_on());
+    }
 }

@@ -6,6 +6,7 @@
 //!                  └─────────────────────┴─ 401 unless another proof is good
 //!             user ─► AlwaysAllow, or the API server allows one of the subresources ─► the routes
 //!                                        └── 403; not answered: 500
+//!             AlwaysAllow without an API server, for a page of another web site: 403
 //! ```
 //!
 //! Nothing of a request is acted on before that, not even its path is looked up.
@@ -185,6 +186,24 @@ impl Guard {
         )))
     }
 
+    /// Refuses a request that a browser sends for a page of another web site. The browser proves
+    /// the identity of its user with a client certificate, whichever page sends the request. An API
+    /// server passes on the `Origin` of its own clients, so nothing is refused where it takes part.
+    fn refuse_foreign_origin(&self, request: &Request) -> Option<Refusal> {
+        let GuardSettings { permissions: Permissions::All, tokens: None, .. } = &self.settings
+        else {
+            return None;
+        };
+        let origin = request.headers().get(header::ORIGIN)?.as_bytes();
+        let host = match request.uri().authority() {
+            Some(authority) => authority.as_str().as_bytes(),
+            None => request.headers().get(header::HOST).map_or(&b""[..], HeaderValue::as_bytes),
+        };
+        let own = [b"https://", host].concat();
+        let text = "requests of other web sites are refused";
+        (!origin.eq_ignore_ascii_case(&own)).then(|| Refusal::Forbidden(text.to_owned()))
+    }
+
     async fn allows(
         &self,
         spec: SubjectAccessReviewSpec,
@@ -246,6 +265,7 @@ pub(super) async fn check(
         Ok(user) => guard.permit(&user, access).await.err(),
         Err(refusal) => Some(refusal),
     };
+    let refusal = refusal.or_else(|| guard.refuse_foreign_origin(&request));
     match refusal {
         None => {
             if let Some(requests) = request.extensions().get::<Arc<http2::ConnectionRequests>>() {
@@ -325,6 +345,36 @@ mod tests {
             denied_ttl: Duration::ZERO,
         };
         Guard::new(settings, Arc::new(Keys::without_authorities()))
+    }
+
+    #[tokio::test]
+    async fn pages_of_other_web_sites_are_refused_where_all_is_allowed() {
+        let ask = async |permissions, tokens, origin: Option<&'static str>| {
+            let mut guard = guard(&Arc::default(), true);
+            (guard.settings.permissions, guard.settings.tokens) = (permissions, tokens);
+            let router = Router::new().route("/pods", get("none"));
+            let router = crate::serve::kubelet::routes::guarded(router, Arc::new(guard));
+            let (mut rig, near) = tests::serve(router, crate::serve::kubelet::POLICY);
+            let mut sender = tests::connect(&mut rig, near, 1 << 16).await;
+            let mut request = tests::request("/pods");
+            if let Some(origin) = origin {
+                request.headers_mut().insert(header::ORIGIN, HeaderValue::from_static(origin));
+            }
+            let answer = sender.send_request(request).await.unwrap();
+            (answer.status().as_u16(), tests::text(answer).await)
+        };
+        for origin in [None, Some("https://node"), Some("HTTPS://Node")] {
+            assert_eq!(ask(Permissions::All, None, origin).await.0, 200, "{origin:?}");
+        }
+        for origin in ["https://evil.example", "http://node", "https://node:444", "null"] {
+            let (status, text) = ask(Permissions::All, None, Some(origin)).await;
+            assert_eq!(status, 403, "{origin}");
+            assert_eq!(text.trim_end(), "requests of other web sites are refused");
+        }
+        let (reviews, evil) = (reviews(&Arc::default()), Some("https://evil.example"));
+        let (_, text) = ask(Permissions::Ask(Arc::clone(&reviews)), None, evil).await;
+        assert!(text.starts_with("Forbidden (user=system:anonymous"), "{text}");
+        assert_eq!(ask(Permissions::All, Some(reviews), evil).await.0, 200);
     }
 
     fn with(token: Option<&str>) -> Parts {
