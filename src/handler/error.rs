@@ -15,6 +15,9 @@ pub(super) enum NetworkError {
     Tls(io::Error),
     #[error("{}", innermost(.0))]
     Http(#[from] hyper::Error),
+    /// The body of an answer broke off or is damaged.
+    #[error("{}", innermost(.0))]
+    Body(hyper::Error),
     #[error("stopped after 10 redirects")]
     Redirects,
     #[error("the redirect to {0:?} can't be followed")]
@@ -32,6 +35,20 @@ impl NetworkError {
         Self::Dial { address: host_and_port(host, port), words }
     }
 
+    /// The error of a body without the URL; `None` for an error that comes before the body.
+    pub(super) fn of_body(&self) -> Option<&Self> {
+        match self {
+            Self::Of { error, .. } => error.of_body(),
+            Self::Body(_) => Some(self),
+            Self::Dial { .. }
+            | Self::Name(_)
+            | Self::Tls(_)
+            | Self::Http(_)
+            | Self::Redirects
+            | Self::Location(_) => None,
+        }
+    }
+
     /// True when the server answers something that is no TLS.
     pub(super) fn is_no_tls(&self) -> bool {
         match self {
@@ -43,6 +60,7 @@ impl NetworkError {
             Self::Dial { .. }
             | Self::Name(_)
             | Self::Http(_)
+            | Self::Body(_)
             | Self::Redirects
             | Self::Location(_) => false,
         }

@@ -10,6 +10,7 @@ mod target;
 use crate::{any_server::AnyServer, model::Finding};
 use connect::{LookupWaits, connect};
 use error::host_and_port;
+use request::Waits;
 use rustls::{ClientConfig, crypto::ring};
 use std::{sync::Arc, time::Duration};
 pub use target::{HttpGet, resolve_port};
@@ -19,6 +20,10 @@ use tokio::time::timeout;
 pub const PROBE_USER_AGENT: &str = "kube-probe/1.36";
 /// `User-Agent` of hooks.
 pub const HOOK_USER_AGENT: &str = "kube-lifecycle/1.36";
+
+/// The error of a body that comes too late, in the words of Go's network library.
+const BODY_TIMED_OUT: &str =
+    "context deadline exceeded (Client.Timeout or context cancellation while reading body)";
 
 /// The gRPC health service, as generated from `proto/grpc_health.proto`.
 #[allow(missing_docs, reason = "generated; the comments are in proto/")]
@@ -57,13 +62,18 @@ impl Handlers {
     }
 
     /// A probe by HTTP: an answer with a status from 200 to 399 is a success. The timeout covers
-    /// everything from the name's lookup to the end of the answer.
+    /// everything from the name's lookup to the end of the answer. As with the kubelet, a body that
+    /// fails or comes too late is an error, which does not count.
     pub async fn http_probe(&self, get: &HttpGet, limit: Duration) -> Finding {
-        let waits = LookupWaits::default();
+        let waits = Waits::default();
         match timeout(limit, request::get(&self.tls, get, &waits)).await {
             Ok(Ok(answer)) => answer.finding(),
-            Ok(Err(error)) => Finding::Failure(error.to_string()),
-            Err(_) if waits.get() => no_lookup(&get.address()),
+            Ok(Err(error)) => match error.of_body() {
+                Some(error) => Finding::Error(error.to_string()),
+                None => Finding::Failure(error.to_string()),
+            },
+            Err(_) if waits.lookup.get() => no_lookup(&get.address()),
+            Err(_) if waits.for_body() => Finding::Error(BODY_TIMED_OUT.to_owned()),
             Err(_) => Finding::Failure(format!(
                 "Get \"{}\": context deadline exceeded (Client.Timeout exceeded while awaiting headers)",
                 get.url()
@@ -76,7 +86,7 @@ impl Handlers {
     /// # Errors
     /// When there was no answer in time; one sentence.
     pub async fn http_hook(&self, get: &HttpGet, limit: Duration) -> Result<HookAnswer, String> {
-        let waits = LookupWaits::default();
+        let waits = Waits::default();
         let asked = async {
             match request::get(&self.tls, get, &waits).await {
                 Err(error) if error.is_no_tls() => {

@@ -16,7 +16,10 @@ use hyper::{
 use hyper_util::rt::TokioIo;
 use rustls::ClientConfig;
 use rustls_pki_types::ServerName;
-use std::sync::Arc;
+use std::sync::{
+    Arc,
+    atomic::{AtomicBool, Ordering},
+};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio_rustls::TlsConnector;
 
@@ -28,12 +31,29 @@ const MAX_BODY_BYTES: usize = 10 << 10;
 /// The headers of an answer. The kubelet's client limits their size alone.
 const MAX_HEADERS: usize = 1000;
 
-/// The last answer.
+/// Tells what a request that ran out of time has waited for.
+#[derive(Default)]
+pub(super) struct Waits {
+    pub(super) lookup: LookupWaits,
+    /// The headers of the last answer have arrived.
+    body: AtomicBool,
+}
+
+impl Waits {
+    /// True once the body of the last answer is read. The body of a redirect that is followed does
+    /// not count.
+    pub(super) fn for_body(&self) -> bool {
+        self.body.load(Ordering::Relaxed)
+    }
+}
+
+/// An answer.
 #[derive(Debug)]
 pub(super) struct Answer {
     status: StatusCode,
-    location: Option<String>,
     body: Vec<u8>,
+    /// The request to which a redirect leads.
+    next: Option<HttpGet>,
 }
 
 impl Answer {
@@ -48,30 +68,21 @@ impl Answer {
             status => Finding::Failure(format!("HTTP probe failed with statuscode: {status}")),
         }
     }
-
-    fn redirect(&self) -> Option<&str> {
-        let follows = matches!(self.status.as_u16(), 301 | 302 | 303 | 307 | 308);
-        self.location.as_deref().filter(|_| follows)
-    }
 }
 
 /// Asks, and follows redirects to the same host.
 pub(super) async fn get(
     tls: &Arc<ClientConfig>,
     first: &HttpGet,
-    waits: &LookupWaits,
+    waits: &Waits,
 ) -> Result<Answer, NetworkError> {
     let mut redirect = None;
     for _ in 0..MAX_REQUESTS {
         let get = redirect.as_ref().unwrap_or(first);
         let of = |error| NetworkError::Of { url: get.url(), error: Box::new(error) };
-        let answer = ask(tls, get, waits).await.map_err(of)?;
-        let Some(location) = answer.redirect() else { return Ok(answer) };
-        let next = redirected(get, location).map_err(of)?;
-        if next.is_none() {
-            return Ok(answer);
-        }
-        redirect = next;
+        let mut answer = ask(tls, get, waits).await.map_err(of)?;
+        let Some(next) = answer.next.take() else { return Ok(answer) };
+        redirect = Some(next);
     }
     Err(NetworkError::Of { url: first.url(), error: Box::new(NetworkError::Redirects) })
 }
@@ -147,11 +158,11 @@ fn without_dots(path: &str) -> String {
 async fn ask(
     tls: &Arc<ClientConfig>,
     get: &HttpGet,
-    waits: &LookupWaits,
+    waits: &Waits,
 ) -> Result<Answer, NetworkError> {
-    let stream = connect(&get.host, get.port, waits).await?;
+    let stream = connect(&get.host, get.port, &waits.lookup).await?;
     if !get.https {
-        return exchange(stream, get).await;
+        return exchange(stream, get, waits).await;
     }
     // The request follows the end of the handshake at once. An error here only makes it slower.
     stream.set_nodelay(true).ok();
@@ -160,7 +171,7 @@ async fn ask(
         let name = ServerName::try_from(get.host.clone());
         let name = name.map_err(|_| NetworkError::Name(get.host.clone()))?;
         let stream = TlsConnector::from(Arc::clone(tls)).connect(name, stream).await;
-        exchange(stream.map_err(NetworkError::Tls)?, get).await
+        exchange(stream.map_err(NetworkError::Tls)?, get, waits).await
     })
     .await
 }
@@ -169,6 +180,7 @@ async fn ask(
 async fn exchange(
     stream: impl AsyncRead + AsyncWrite + Unpin,
     get: &HttpGet,
+    waits: &Waits,
 ) -> Result<Answer, NetworkError> {
     let mut builder = http1::Builder::new();
     builder.title_case_headers(true).max_headers(MAX_HEADERS);
@@ -178,18 +190,29 @@ async fn exchange(
     *request.headers_mut() = get.headers.clone();
     let answered = async {
         let response = sender.send_request(request).await?;
-        let location = response.headers().get(header::LOCATION);
-        let location = location.map(|value| String::from_utf8_lossy(value.as_bytes()).into_owned());
         let status = response.status();
-        let body = beginning(response.into_body()).await?;
-        Ok::<_, hyper::Error>(Answer { status, location, body })
+        let location = response.headers().get(header::LOCATION);
+        let next = match location {
+            Some(location) if matches!(status.as_u16(), 301 | 302 | 303 | 307 | 308) => {
+                redirected(get, &String::from_utf8_lossy(location.as_bytes()))?
+            }
+            Some(_) | None => None,
+        };
+        let body = if next.is_some() {
+            // Nobody sees this body. The kubelet follows a redirect whose body fails, too.
+            beginning(response.into_body()).await.unwrap_or_default()
+        } else {
+            waits.body.store(true, Ordering::Relaxed);
+            beginning(response.into_body()).await.map_err(NetworkError::Body)?
+        };
+        Ok::<_, NetworkError>(Answer { status, body, next })
     };
     let (mut answered, mut connection) = (std::pin::pin!(answered), std::pin::pin!(connection));
     let mut open = true;
     // Both are polled again after the other one was ready.
     loop {
         tokio::select! {
-            answer = &mut answered => return Ok(answer?),
+            answer = &mut answered => return answer,
             // Its error reaches the request as well.
             _ = &mut connection, if open => open = false,
         }

@@ -96,6 +96,15 @@ fn failure(finding: Finding) -> String {
     }
 }
 
+fn error(finding: Finding) -> String {
+    match finding {
+        Finding::Error(words) => words,
+        Finding::Success | Finding::Warning(_) | Finding::Failure(_) => {
+            panic!("no error: {finding:?}")
+        }
+    }
+}
+
 #[tokio::test]
 async fn the_status_decides() {
     for (status, expected) in [
@@ -155,8 +164,6 @@ async fn a_server_that_does_not_answer_is_a_failure() {
         )
     );
     drop(silent);
-    let port = server(|_| "HTTP/1.1 200 OK\r\nContent-Length: 10\r\n\r\nhalf".to_owned()).await;
-    failure(handlers().http_probe(&request(port, json!({})), LIMIT).await);
     for noise in ["", "\0\u{1}\u{2}\r\n\r\n", "220 mail.example ESMTP\r\n"] {
         let port = server(move |_| noise.to_owned()).await;
         let words = failure(handlers().http_probe(&request(port, json!({})), LIMIT).await);
@@ -300,20 +307,71 @@ async fn a_server_without_tls_fails_a_probe_and_serves_a_hook() {
     assert!(handlers().http_hook(&get, LIMIT).await.unwrap_err().contains("connection refused"));
 }
 
+/// What a probe finds of a server that answers this and then hangs.
+async fn probe_stopped_answer(part: &'static str) -> Finding {
+    let (listener, port) = listener().await;
+    let server = tokio::spawn(async move {
+        let (mut stream, _) = listener.accept().await.unwrap();
+        head(&mut stream).await;
+        stream.write_all(part.as_bytes()).await.unwrap();
+        std::future::pending::<()>().await;
+    });
+    let finding = handlers().http_probe(&request(port, json!({})), SHORT).await;
+    server.abort();
+    finding
+}
+
 #[tokio::test]
-async fn an_answer_that_stops_is_a_failure() {
-    for part in ["HTTP/1.1 200 OK\r\nX-A: ", "HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\nhalf"] {
-        let (listener, port) = listener().await;
-        let server = tokio::spawn(async move {
-            let (mut stream, _) = listener.accept().await.unwrap();
-            head(&mut stream).await;
-            stream.write_all(part.as_bytes()).await.unwrap();
-            std::future::pending::<()>().await;
-        });
-        let words = failure(handlers().http_probe(&request(port, json!({})), SHORT).await);
-        assert!(words.contains("context deadline exceeded"), "{words}");
-        server.abort();
+async fn an_answer_that_stops_in_its_headers_is_a_failure() {
+    let words = failure(probe_stopped_answer("HTTP/1.1 200 OK\r\nX-A: ").await);
+    assert!(words.ends_with("(Client.Timeout exceeded while awaiting headers)"), "{words}");
+}
+
+#[tokio::test]
+async fn an_answer_that_stops_in_its_body_is_an_error() {
+    for part in [
+        "HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\nhalf",
+        "HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\n\r\ndata: 1\n\n",
+        "HTTP/1.1 500 No\r\nTransfer-Encoding: chunked\r\n\r\n",
+    ] {
+        let words = error(probe_stopped_answer(part).await);
+        assert_eq!(words, BODY_TIMED_OUT);
     }
+}
+
+#[tokio::test]
+async fn a_body_that_breaks_off_is_an_error_and_fails_a_hook() {
+    let port = server(|_| "HTTP/1.1 200 OK\r\nContent-Length: 10\r\n\r\nhalf".to_owned()).await;
+    let get = request(port, json!({}));
+    let words = error(handlers().http_probe(&get, LIMIT).await);
+    let hook = handlers().http_hook(&get, LIMIT).await;
+    assert_eq!(hook, Err(format!("Get \"{}\": {words}", get.url())));
+}
+
+#[tokio::test]
+async fn a_redirect_is_followed_although_its_body_breaks_off() {
+    let ask = async |last: &'static str| {
+        let port = server(move |head| {
+            match head.split(' ').nth(1) {
+                Some("/") => "HTTP/1.1 302 Found\r\nLocation: /x\r\nContent-Length: 10\r\n\r\nhalf",
+                Some(_) | None => last,
+            }
+            .to_owned()
+        });
+        handlers().http_probe(&request(port.await, json!({})), LIMIT).await
+    };
+    assert_eq!(ask("HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n").await, Finding::Success);
+    failure(ask("").await);
+    error(ask("HTTP/1.1 200 OK\r\nContent-Length: 10\r\n\r\nhalf").await);
+}
+
+#[tokio::test]
+async fn a_redirect_to_a_silent_server_is_a_failure() {
+    let (_silent, last) = listener().await;
+    let location = format!("Location: http://127.0.0.1:{last}/\r\n");
+    let first = server(move |_| answer("302 Found", &location, "there")).await;
+    let words = failure(handlers().http_probe(&request(first, json!({})), SHORT).await);
+    assert!(words.ends_with("(Client.Timeout exceeded while awaiting headers)"), "{words}");
 }
 
 #[tokio::test]
