@@ -50,10 +50,11 @@ use std::{
 
 /// Two looks that agree on a removal are at least this far apart.
 pub const AGREEMENT: Duration = Duration::from_millis(200);
-/// A file whose size and times hold for this long counts as written.
+/// A file whose size and times hold for this long counts as written, unless a writer has it open.
 pub const SETTLING: Duration = Duration::from_millis(100);
-/// A file that is still being written this long after the first look no longer delays the start of
-/// its last good pods.
+/// A writer that has written nothing for this long no longer keeps its file from being read. A file
+/// that is still being written this long after the first look no longer delays the start of its
+/// last good pods.
 pub const LONGEST_WRITE: Duration = Duration::from_secs(10);
 
 /// What tells one directory from another one at the same path.

@@ -2,7 +2,7 @@
 
 use super::{
     SHORTEST_CHECK, SourceHandle, SourceOptions,
-    core::{EntryLook, Listed, Listing, SETTLING},
+    core::{EntryLook, LONGEST_WRITE, Listed, Listing, SETTLING},
     hints::{self, Hint, Hints},
     lister::{Lister, LookContext},
     output::Output,
@@ -30,6 +30,8 @@ pub struct DirectorySource {
     lister: Lister,
     output: Output,
     check_every: Duration,
+    /// How long a writer that writes nothing keeps its file from being read.
+    longest_write: Duration,
 }
 
 impl DirectorySource {
@@ -41,7 +43,8 @@ impl DirectorySource {
         let check_every = options.check_every.max(SHORTEST_CHECK);
         let location = path.to_string_lossy().into_owned();
         let (output, reader, handle) = Output::new(SourceKind::File, &location, options);
-        (Self { lister: Lister::new(path, reader), output, check_every }, handle)
+        let lister = Lister::new(path, reader);
+        (Self { lister, output, check_every, longest_write: LONGEST_WRITE }, handle)
     }
 
     /// Looks until `shutdown`.
@@ -57,8 +60,8 @@ impl DirectorySource {
     }
 
     async fn work(self) {
-        let Self { mut lister, mut output, check_every } = self;
-        let mut hints = Hints::new();
+        let Self { mut lister, mut output, check_every, longest_write } = self;
+        let mut hints = Hints::new(longest_write);
         let (mut told, mut first) = (false, true);
         loop {
             if let Err(error) = hints.revive() {
@@ -96,12 +99,13 @@ impl DirectorySource {
 /// came during the look ask for.
 async fn look(lister: Lister, hints: &mut Hints, output: &mut Output) -> (Lister, Listing, Hint) {
     let now = clock::now();
-    let known = LookContext {
+    let mut known = LookContext {
         home: output.state().home(),
         accepted: output.state().pods(),
-        closed: std::mem::take(&mut hints.closed),
+        closed: std::mem::take(&mut hints.files.closed),
+        open: hints.open(),
     };
-    hints.written.clear();
+    hints.files.written.clear();
     let (watches, watched) = hints.lend();
     let path = lister.path().display().to_string();
     let job = SOURCES.run(move || {
@@ -111,6 +115,9 @@ async fn look(lister: Lister, hints: &mut Hints, output: &mut Output) -> (Lister
             Some(mut watches) => hints::arm(&mut watches, watched, lister.path()),
             None => watched,
         };
+        if watched.is_replaced {
+            known.open.clear();
+        }
         let listing = lister.look(&known, now);
         (lister, watched, listing)
     });
@@ -135,7 +142,7 @@ async fn look(lister: Lister, hints: &mut Hints, output: &mut Output) -> (Lister
     hints.give_back(watched);
     let hinted = hints.drain();
     let again = if asked { Hint::Now } else { hinted };
-    lister.unsettle(&mut listing, &hints.written, now);
+    lister.unsettle(&mut listing, &hints.files.written, now);
     (lister, listing, again)
 }
 

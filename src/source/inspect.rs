@@ -22,7 +22,12 @@ use std::{collections::BTreeSet, path::Path, sync::Arc};
 pub fn inspect(path: &Path, options: &SourceOptions, now: Now) -> SourceSnapshot {
     let location = path.to_string_lossy();
     let mut lister = Lister::new(path.components().collect(), reader(options));
-    let mut known = LookContext { home: None, accepted: Vec::new(), closed: BTreeSet::new() };
+    let mut known = LookContext {
+        home: None,
+        accepted: Vec::new(),
+        closed: BTreeSet::new(),
+        open: BTreeSet::new(),
+    };
     let first = lister.look(&known, now);
     let is_settling = |file: &&Listed| file.look == EntryLook::Settling;
     known.closed =

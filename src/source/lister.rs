@@ -69,6 +69,8 @@ pub(super) struct LookContext {
     pub(super) accepted: Vec<Arc<DesiredPod>>,
     /// Names that were closed by their writer, or moved here, since they last changed.
     pub(super) closed: BTreeSet<Box<str>>,
+    /// Names that a writer has open. They are not read, however long the writer pauses.
+    pub(super) open: BTreeSet<Box<str>>,
 }
 
 /// One file as it was seen last.
@@ -264,8 +266,8 @@ impl Lister {
             }
             last => {
                 let since = since.unwrap_or(now.boot);
-                let holds = now.boot.saturating_sub(since) >= SETTLING;
-                if known.closed.contains(name) || holds || stamp.is_aged(now) {
+                let holds = now.boot.saturating_sub(since) >= SETTLING || stamp.is_aged(now);
+                if known.closed.contains(name) || (holds && !known.open.contains(name)) {
                     let text = read_file(directory, name, stamp);
                     let (look, read) = match text {
                         Ok(None) => (EntryLook::Settling, last),

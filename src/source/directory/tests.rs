@@ -46,6 +46,10 @@ fn pod_with(name: &str, image: &str) -> String {
 
 fn start(root: TempDir, path: &Path, options: SourceOptions) -> Bed {
     let (source, handle) = DirectorySource::new(path, options);
+    run(root, source, handle)
+}
+
+fn run(root: TempDir, source: DirectorySource, handle: SourceHandle) -> Bed {
     let mut tasks = JoinSet::new();
     tasks.spawn(source.run(CancellationToken::new()));
     Bed { root, handle, tasks }
@@ -177,12 +181,35 @@ async fn a_file_that_is_being_written_is_not_read() {
 }
 
 #[tokio::test]
-async fn a_file_that_is_never_closed_is_read_when_it_holds() {
+async fn a_write_that_stalls_removes_no_pod() {
     let mut bed = on_directory();
+    let (a, b) = (pod("a"), pod("b"));
+    fs::write(bed.path("m/p.yaml"), format!("{a}---\n{b}")).unwrap();
+    bed.until_pods(&["a", "b"]).await;
+    let mut file = File::create(bed.path("m/p.yaml")).unwrap();
+    file.write_all(a.as_bytes()).unwrap();
+    // Longer than two looks need to agree on a removal.
+    let gone = bed.handle.snapshots.wait_for(|s| pods(s) != ["a", "b"]);
+    assert!(timeout(Duration::from_secs(1), gone).await.is_err(), "a part was acted on");
+    file.write_all(format!("---\n{}", pod("c")).as_bytes()).unwrap();
+    drop(file);
+    bed.until_pods(&["a", "c"]).await;
+}
+
+#[tokio::test]
+async fn a_file_that_is_never_closed_is_read_when_it_holds() {
+    let root = tempfile::tempdir().unwrap();
+    let path = root.path().join("m");
+    fs::create_dir(&path).unwrap();
+    let (mut source, handle) = DirectorySource::new(&path, options(SavedState::None));
+    source.longest_write = Duration::from_secs(1);
+    let mut bed = run(root, source, handle);
     bed.until_pods(&[]).await;
+    let begun = Instant::now();
     let mut file = File::create(bed.path("m/a.yaml")).unwrap();
     file.write_all(pod("a").as_bytes()).unwrap();
     bed.until_pods(&["a"]).await;
+    assert!(begun.elapsed() >= Duration::from_secs(1), "{:?}", begun.elapsed());
     drop(file);
 }
 
