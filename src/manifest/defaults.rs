@@ -5,8 +5,8 @@
 
 use super::Settings;
 use crate::{
-    model::{Quantity, k8s},
-    podspec::{always_pulls, resolve_priority},
+    model::k8s,
+    podspec::{always_pulls, is_pod_level, pod_requests, resolve_priority},
 };
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity as Written;
 
@@ -134,24 +134,19 @@ fn default_http_get(action: &mut Option<k8s::HTTPGetAction>) {
     }
 }
 
-/// A request of the pod as a whole that is left out beside a limit: the sum of its containers'
-/// requests where there are any, else the limit.
+/// Requests of the pod as a whole that are left out beside limits: the containers' requests
+/// together, with those of sidecars and init containers, or the limit if there are none. The
+/// request for huge pages always equals the limit, because huge pages can't be overcommitted.
 fn default_pod_requests(spec: &mut k8s::PodSpec) {
-    let Some(resources) = &mut spec.resources else { return };
-    for (name, limit) in resources.limits.iter().flatten() {
-        let asked: Vec<Quantity> = spec
-            .containers
-            .iter()
-            .filter_map(|c| c.resources.as_ref()?.requests.as_ref()?.get(name))
-            .filter_map(|q| Quantity::parse(&q.0).ok())
-            .collect();
-        let request = if asked.is_empty() {
-            limit.clone()
-        } else {
-            Written(asked.into_iter().sum::<Quantity>().to_string())
-        };
+    let Some(mut resources) = spec.resources.take() else { return };
+    // Without `spec.resources`, this counts the containers only.
+    let of_containers = pod_requests(spec);
+    for (name, limit) in resources.limits.iter().flatten().filter(|(name, _)| is_pod_level(name)) {
+        let sum = of_containers.get(name).filter(|_| !name.starts_with("hugepages-"));
+        let request = sum.map_or_else(|| limit.clone(), |sum| Written(sum.to_string()));
         resources.requests.get_or_insert_default().entry(name.clone()).or_insert(request);
     }
+    spec.resources = Some(resources);
 }
 
 fn or(field: &mut Option<String>, default: &str) {

@@ -81,7 +81,7 @@ static PORT: &[Field] = &[
 static RESIZE_POLICY: &[Field] =
     &[Field::yes("resourceName", Type::String), Field::yes("restartPolicy", Type::String)];
 
-pub(super) static RESOURCES: &[Field] = &[
+static RESOURCES: &[Field] = &[
     Field::no("claims", Type::List(&Type::Any), "static pods may not reference resourceclaims"),
     Field::differs(
         "limits",

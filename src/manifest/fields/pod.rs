@@ -2,7 +2,7 @@
 
 use super::{
     NOT_SCHEDULED, QUANTITIES, STRING_MAP, STRINGS,
-    container::{CONTAINER, PROFILE, RESOURCES, SELINUX},
+    container::{CONTAINER, PROFILE, SELINUX},
     scheduling::{AFFINITY, TOLERATION, TOPOLOGY_SPREAD},
     volume::VOLUME,
 };
@@ -66,7 +66,7 @@ pub(super) static POD_SPEC: &[Field] = &[
         Type::List(&Type::Any),
         "static pods may not reference resourceclaims",
     ),
-    Field::yes("resources", Type::Object(RESOURCES)),
+    Field::yes("resources", Type::Object(POD_RESOURCES)),
     Field::yes("restartPolicy", Type::String),
     Field::differs(
         "runtimeClassName",
@@ -143,6 +143,20 @@ static POD_SECURITY_CONTEXT: &[Field] = &[
         "safe sysctls, and those that `allowedUnsafeSysctls` allows",
     ),
     Field::no("windowsOptions", Type::Any, NO_WINDOWS),
+];
+
+static POD_RESOURCES: &[Field] = &[
+    Field::no("claims", Type::List(&Type::Any), "static pods may not reference resourceclaims"),
+    Field::differs(
+        "limits",
+        QUANTITIES,
+        "`cpu`, `memory` and `hugepages-*`; other resources are rejected",
+    ),
+    Field::differs(
+        "requests",
+        QUANTITIES,
+        "the same as limits; a request that is left out beside a limit equals what the containers request together, or the limit if they request nothing; for `hugepages-*` it equals the limit",
+    ),
 ];
 
 static SYSCTL: &[Field] = &[Field::yes("name", Type::String), Field::yes("value", Type::String)];

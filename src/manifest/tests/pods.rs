@@ -2,6 +2,7 @@ use super::{context, decode_here, only};
 use crate::{
     manifest::{Settings, decode},
     model::{SourceKind, k8s},
+    podspec::{QosClass, qos_class},
 };
 use serde_json::json;
 
@@ -113,14 +114,41 @@ fn pods_of_a_url_get_no_toleration() {
 
 #[test]
 fn pod_level_requests_default_to_what_the_containers_ask_for() {
-    let text = "{apiVersion: v1, kind: Pod, metadata: {name: p}, spec: {
-        resources: {limits: {cpu: 2, memory: 1Gi}},
-        containers: [{name: a, image: i, resources: {requests: {cpu: 300m}}},
-                     {name: b, image: i, resources: {requests: {cpu: 200m}}}]}}";
-    let requests = spec(text).resources.unwrap().requests.unwrap();
-    let found: Vec<(&str, &str)> =
-        requests.iter().map(|(name, q)| (name.as_str(), q.0.as_str())).collect();
-    assert_eq!(found, [("cpu", "0.5"), ("memory", "1Gi")]);
+    let sidecar = |requests: &str| {
+        format!("{{name: s, image: i, restartPolicy: Always, resources: {{requests: {requests}}}}}")
+    };
+    let setup =
+        |requests: &str| format!("{{name: s, image: i, resources: {{requests: {requests}}}}}");
+    let both = "{cpu: 1, memory: 1Gi}";
+    let huge = "{memory: 1Gi, hugepages-2Mi: 100Mi}";
+    let (less, burstable) = ("{limits: {memory: 64Mi, hugepages-2Mi: 50Mi}}", QosClass::Burstable);
+    for (limits, init, app, expected, class) in [
+        (both, String::new(), "{}", "cpu=1 memory=1Gi", QosClass::Guaranteed),
+        (both, String::new(), "{requests: {cpu: 500m}}", "cpu=0.5 memory=1Gi", burstable),
+        (both, sidecar("{cpu: 100m, memory: 64Mi}"), "{}", "cpu=0.1 memory=67108864", burstable),
+        (
+            "{memory: 1Gi}",
+            sidecar("{memory: 512Mi}"),
+            "{requests: {memory: 128Mi}}",
+            "memory=671088640",
+            burstable,
+        ),
+        // An init container that asks for more than all containers that run after it.
+        (both, setup("{cpu: 700m}"), "{requests: {cpu: 300m}}", "cpu=0.7 memory=1Gi", burstable),
+        // Huge pages can't be overcommitted.
+        (huge, String::new(), less, "hugepages-2Mi=100Mi memory=67108864", burstable),
+    ] {
+        let text = format!(
+            "{{apiVersion: v1, kind: Pod, metadata: {{name: p}}, spec: {{
+                resources: {{limits: {limits}}}, initContainers: [{init}],
+                containers: [{{name: a, image: i, resources: {app}}}, {{name: b, image: i}}]}}}}"
+        );
+        let spec = spec(&text);
+        let requests = spec.resources.as_ref().unwrap().requests.as_ref().unwrap();
+        let found: Vec<String> =
+            requests.iter().map(|(name, q)| format!("{name}={}", q.0)).collect();
+        assert_eq!((found.join(" ").as_str(), qos_class(&spec)), (expected, class), "{text}");
+    }
 }
 
 #[test]

@@ -29,9 +29,11 @@ impl<'a> Named<'a> {
 pub(super) fn check(report: &mut Report, spec: &k8s::PodSpec, named: &Named<'_>) {
     let host_network = spec.host_network == Some(true);
     let grace = spec.termination_grace_period_seconds.unwrap_or_default();
+    let never = spec.restart_policy.as_deref() == Some("Never");
     let mut names = HashSet::new();
     let init = spec.init_containers.as_deref().unwrap_or_default();
     for (list, containers) in [("initContainers", init), ("containers", &spec.containers)] {
+        let is_init = list == "initContainers";
         let mut host_ports = HashSet::new();
         for (index, container) in containers.iter().enumerate() {
             let path = format!("spec.{list}[{index}]");
@@ -41,11 +43,14 @@ pub(super) fn check(report: &mut Report, spec: &k8s::PodSpec, named: &Named<'_>)
                 report.duplicate(&name_path, container.name.as_str());
             }
             check_one(report, &path, container, named);
-            check_ports(report, &path, container, host_network);
-            lifecycle::check(report, &path, container, list == "initContainers", grace);
+            check_ports(report, &path, container, host_network && !is_init);
+            lifecycle::check(report, &path, container, is_init, grace);
+            if is_init {
+                // The API server checks each init container alone, because they run one by one.
+                host_ports.clear();
+            }
             check_host_ports(report, &path, container, &mut host_ports);
-            let restart = container.restart_policy.as_deref().or(spec.restart_policy.as_deref());
-            resources::check_resize(report, &path, container, restart == Some("Never"));
+            resources::check_resize(report, &path, container, is_init, never);
         }
     }
     if spec.containers.is_empty() {
@@ -106,7 +111,8 @@ fn check_one(report: &mut Report, path: &str, container: &k8s::Container, named:
     check_restart(report, path, container);
 }
 
-fn check_ports(report: &mut Report, path: &str, container: &k8s::Container, host_network: bool) {
+/// `same`: a port of the host must be the port of the container.
+fn check_ports(report: &mut Report, path: &str, container: &k8s::Container, same: bool) {
     let in_range = |port: i32| (1..=65535).contains(&port);
     let mut names = HashSet::new();
     for (index, port) in container.ports.iter().flatten().enumerate() {
@@ -126,7 +132,7 @@ fn check_ports(report: &mut Report, path: &str, container: &k8s::Container, host
         let host_port = port.host_port.unwrap_or(0);
         if host_port != 0 && !in_range(host_port) {
             report.invalid(&format!("{path}.hostPort"), host_port, range);
-        } else if host_network && host_port != 0 && host_port != port.container_port {
+        } else if same && host_port != 0 && host_port != port.container_port {
             let detail = "must match `containerPort` when `hostNetwork` is true";
             report.invalid(&format!("{path}.hostPort"), host_port, detail);
         }
@@ -141,7 +147,7 @@ fn check_ports(report: &mut Report, path: &str, container: &k8s::Container, host
     }
 }
 
-/// Two containers of one list can't take the same port of the host.
+/// No port of the host is taken twice. `taken`: the ports of the containers before this one.
 fn check_host_ports(
     report: &mut Report,
     path: &str,

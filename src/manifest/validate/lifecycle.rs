@@ -5,7 +5,6 @@ use crate::{
     model::{ProbeKind, k8s},
     podspec::is_sidecar,
 };
-use http::HeaderName;
 use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
 
 const PORT_RANGE: &str = "must be between 1 and 65535, inclusive";
@@ -158,7 +157,7 @@ fn check_http_get(
         let path = format!("{path}.httpHeaders[{index}].name");
         if header.name.is_empty() {
             report.required(&path);
-        } else if HeaderName::from_bytes(header.name.as_bytes()).is_err() {
+        } else if !header.name.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'-') {
             let detail = "a valid HTTP header must consist of alphanumeric characters or '-' (e.g. 'X-Header-Name')";
             report.invalid(&path, header.name.as_str(), detail);
         }
@@ -172,10 +171,13 @@ fn check_port(report: &mut Report, path: &str, port: &IntOrString, container: &k
             report.invalid(path, *number, PORT_RANGE);
         }
         IntOrString::Int(_) => {}
+        IntOrString::String(digits)
+            if !digits.is_empty() && digits.bytes().all(|b| b.is_ascii_digit()) =>
+        {
+            let detail = "a port number must not be in quotes: remove the quotes";
+            report.invalid(path, digits.as_str(), detail);
+        }
         IntOrString::String(name) => {
-            if name.parse::<u16>().is_ok_and(|number| number > 0) {
-                return;
-            }
             report.name(path, name, names::port_name);
             let mut ports = container.ports.iter().flatten();
             if !name.is_empty() && !ports.any(|port| port.name.as_deref() == Some(name)) {

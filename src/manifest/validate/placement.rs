@@ -41,7 +41,15 @@ fn check_expression(report: &mut Report, path: &str, requirement: &k8s::NodeSele
     }
     check_values(report, path, &requirement.operator, values);
     match requirement.operator.as_str() {
-        "In" | "NotIn" | "Exists" | "DoesNotExist" => {}
+        "In" | "NotIn" => {
+            for (index, value) in values.iter().enumerate() {
+                if let Err(detail) = names::label_value(value) {
+                    let path = format!("{path}.values[{index}]");
+                    report.invalid(&path, value.as_str(), &detail);
+                }
+            }
+        }
+        "Exists" | "DoesNotExist" => {}
         "Gt" | "Lt" => match values {
             [number] if number.parse::<i64>().is_ok() => {}
             [other] => {
@@ -104,11 +112,17 @@ fn check_toleration(report: &mut Report, path: &str, toleration: &k8s::Toleratio
         let detail = "operator must be Exists when `key` is empty, which means \"match all values and all keys\"";
         report.invalid(&format!("{path}.operator"), operator.unwrap_or_default(), detail);
     }
-    if operator == Some("Exists")
-        && let Some(value) = given(toleration.value.as_ref())
-    {
-        let detail = "value must be empty when `operator` is 'Exists'";
-        report.invalid(&format!("{path}.operator"), value, detail);
+    if let Some(value) = given(toleration.value.as_ref()) {
+        match (operator, names::label_value(value)) {
+            (Some("Exists"), _) => {
+                let detail = "value must be empty when `operator` is 'Exists'";
+                report.invalid(&format!("{path}.operator"), value, detail);
+            }
+            (Some("Equal") | None, Err(detail)) => {
+                report.invalid(&format!("{path}.value"), value, &detail);
+            }
+            (Some("Equal") | None, Ok(())) | (Some(_), _) => {}
+        }
     }
     let effect = given(toleration.effect.as_ref());
     let effects = ["NoSchedule", "PreferNoSchedule", "NoExecute"];

@@ -1,7 +1,10 @@
 //! Requests and limits of containers and of the pod.
 
 use super::Report;
-use crate::model::{Quantity, k8s};
+use crate::{
+    model::{Quantity, k8s},
+    podspec::{is_sidecar, pod_limits, pod_requests},
+};
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity as Written;
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -14,13 +17,16 @@ pub(super) fn check_container(report: &mut Report, path: &str, container: &k8s::
     check(report, &format!("{path}.resources"), resources);
 }
 
-/// `resizePolicy`. `never`: the container is not started again, so a resize must not need it.
+/// `resizePolicy` of a container of `spec.containers` or, with `init`, of `spec.initContainers`.
+/// `never`: the pod has `restartPolicy: Never`, so a resize must not need a restart.
 pub(super) fn check_resize(
     report: &mut Report,
     path: &str,
     container: &k8s::Container,
+    init: bool,
     never: bool,
 ) {
+    let plain_init = init && !is_sidecar(container);
     let mut resources = BTreeSet::new();
     for (index, policy) in container.resize_policy.iter().flatten().enumerate() {
         let path = format!("{path}.resizePolicy[{index}]");
@@ -39,8 +45,12 @@ pub(super) fn check_resize(
                 report.one_of(&path, Some(value), &supported);
             }
         }
-        if never && restart == "RestartContainer" {
-            let detail = "must be 'NotRequired' when `restartPolicy` is 'Never'";
+        if restart == "RestartContainer" && (never || plain_init) {
+            let detail = if never {
+                "must be 'NotRequired' when pod `restartPolicy` is 'Never'"
+            } else {
+                "must not be set to 'RestartContainer' for non-sidecar initContainers"
+            };
             report.invalid(&format!("{path}.restartPolicy"), restart, detail);
         }
     }
@@ -69,12 +79,24 @@ pub(super) fn check_pod(report: &mut Report, spec: &k8s::PodSpec) {
                 }
             }
         }
-        let sum: Quantity = spec
-            .containers
-            .iter()
-            .filter_map(|c| amount(c.resources.as_ref()?.requests.as_ref(), name))
-            .sum();
-        if let Some(request) = amount(resources.requests.as_ref(), name)
+    }
+    check_sums(report, spec, resources);
+    for (list, amounts) in [("limits", &resources.limits), ("requests", &resources.requests)] {
+        if amounts.as_ref().is_some_and(|a| a.contains_key("ephemeral-storage")) {
+            let path = format!("spec.resources.{list}[ephemeral-storage]");
+            report.unsupported_value(&path, "ephemeral-storage", &["cpu", "hugepages-*", "memory"]);
+        }
+    }
+}
+
+/// What the containers request together, with sidecars and init containers, fits into the pod's
+/// requests. For huge pages, whose requests equal their limits, the limits are compared instead.
+fn check_sums(report: &mut Report, spec: &k8s::PodSpec, resources: &k8s::ResourceRequirements) {
+    let containers = k8s::PodSpec { resources: None, ..spec.clone() };
+    let sums = pod_requests(&containers);
+    for name in ["cpu", "memory"] {
+        let request = amount(resources.requests.as_ref(), name);
+        if let (Some(request), Some(sum)) = (request, sums.get(name))
             && sum > request
         {
             let detail =
@@ -83,10 +105,13 @@ pub(super) fn check_pod(report: &mut Report, spec: &k8s::PodSpec) {
             report.invalid(&path, request.to_string(), &detail);
         }
     }
-    for (list, amounts) in [("limits", &resources.limits), ("requests", &resources.requests)] {
-        if amounts.as_ref().is_some_and(|a| a.contains_key("ephemeral-storage")) {
-            let path = format!("spec.resources.{list}[ephemeral-storage]");
-            report.unsupported_value(&path, "ephemeral-storage", &["cpu", "hugepages-*", "memory"]);
+    let sums = pod_limits(&containers);
+    for (name, sum) in sums.iter().filter(|(name, _)| name.starts_with("hugepages-")) {
+        if let Some(limit) = amount(resources.limits.as_ref(), name).filter(|limit| sum > *limit) {
+            let detail =
+                format!("must be greater than or equal to aggregate container limits of {sum}");
+            let path = format!("spec.resources.limits[{name}]");
+            report.invalid(&path, limit.to_string(), &detail);
         }
     }
 }

@@ -53,11 +53,18 @@ pub(super) fn check_container(report: &mut Report, path: &str, container: &k8s::
             let detail = "cannot set `allowPrivilegeEscalation` to false and `privileged` to true";
             report.invalid(&escalation, false, detail);
         }
-        let mut added = context.capabilities.iter().flat_map(|c| c.add.iter().flatten());
-        if added.any(|c| c == "SYS_ADMIN" || c == "CAP_SYS_ADMIN") {
+        let adds = |name: &str| {
+            let mut added = context.capabilities.iter().flat_map(|c| c.add.iter().flatten());
+            added.any(|added| added == name)
+        };
+        // As in the API server: the name with the prefix is rejected, the other one is not.
+        if adds("CAP_SYS_ADMIN") {
             let detail = "cannot set `allowPrivilegeEscalation` to false and `capabilities.add` \
                           CAP_SYS_ADMIN";
             report.invalid(&escalation, false, detail);
+        } else if adds("SYS_ADMIN") {
+            let message = "protects little, because `capabilities.add` contains SYS_ADMIN";
+            report.warn(&escalation, message);
         }
     }
     let proc_mount = context.proc_mount.as_deref();

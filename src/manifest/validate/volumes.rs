@@ -149,7 +149,8 @@ pub(super) fn check_mounts(
         } else if targets.insert(target, index).is_some() {
             report.invalid(&format!("{path}.mountPath"), target, "must be unique");
         } else if target.contains(':') {
-            report.invalid(&format!("{path}.mountPath"), target, "must not contain ':'");
+            let message = "the colon is a part of the path: for options like ':ro', set fields like `readOnly`";
+            report.warn(&format!("{path}.mountPath"), message);
         }
         sub_path(report, &path, mount);
         report.one_of(
