@@ -135,7 +135,8 @@ pub(super) fn put(pod: &mut ObservedPod, subject: Subject) {
     }
 }
 
-/// Shows an object as it was last seen, if it was.
+/// Shows an object as it was last seen, if it was. A container that has started since then runs, as
+/// the listing says: only an end needs what an inspection tells.
 pub(super) fn put_back(pod: &mut ObservedPod, before: &ObservedPod, object: &Object) {
     match object {
         Object::Sandbox(id) => {
@@ -143,8 +144,15 @@ pub(super) fn put_back(pod: &mut ObservedPod, before: &ObservedPod, object: &Obj
             known.into_iter().for_each(|known| put(pod, Subject::Sandbox(known)));
         }
         Object::Container(id) => {
-            let known = before.containers.iter().find(|container| container.id == *id).cloned();
-            known.into_iter().for_each(|known| put(pod, Subject::Container(Box::new(known))));
+            let of_id = |container: &&ObservedContainer| container.id == *id;
+            let Some(mut known) = before.containers.iter().find(of_id).cloned() else { return };
+            let listed = pod.containers.iter().find(of_id).map(|listed| &listed.state);
+            if let Some(state) = listed.filter(|state| state.is_running())
+                && !known.state.is_running()
+            {
+                known.state = state.clone();
+            }
+            put(pod, Subject::Container(Box::new(known)));
         }
     }
 }

@@ -241,6 +241,18 @@ fn a_hanging_inspection_marks_its_pod_and_nobody_else_waits() {
 }
 
 #[test]
+fn a_container_runs_whose_inspection_hangs_after_its_start() {
+    let mut picture = seen(&[("a", ContainerState::Created)]);
+    let pods = [("a", running())];
+    let (hangs, subject) =
+        picture.apply(listing(2, &pods), &Scope::All, &BTreeSet::new()).remove(0);
+    picture.overdue(&hangs, &subject.object());
+    let pod = &picture.take_news().unwrap().pods[0].1;
+    assert!(pod.inspect_error.is_some());
+    assert!(pod.containers[0].state.is_running(), "as listed: {:?}", pod.containers[0].state);
+}
+
+#[test]
 fn what_is_removed_while_its_inspection_hangs_is_gone() {
     let mut picture = seen(&[("a", running())]);
     let pods = [("a", exited(0))];
