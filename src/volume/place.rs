@@ -152,7 +152,8 @@ impl Place {
         self.mark_ready(Medium::Disk)
     }
 
-    /// The marker holds the type of the file system that was mounted, if one was.
+    /// The marker of an emptyDir holds the type of the file system that was mounted for it. The
+    /// others, for which nobody asks that, are empty.
     fn mark_ready(&self, medium: Medium) -> Result<(), VolumeError> {
         let marker = self.ready_marker();
         make_directory(&self.meta)?;
@@ -160,8 +161,8 @@ impl Place {
             .map_err(|source| io_error("write", &marker, source))
     }
 
-    /// Whether the volume was put into memory or huge pages when it was set up, whatever its pod
-    /// says now.
+    /// Whether the emptyDir was put into memory or huge pages when it was set up, whatever its pod
+    /// says now. Unknown, and so false, where an earlier release has set it up.
     pub(super) fn was_mounted(&self) -> bool {
         fs::metadata(self.ready_marker()).is_ok_and(|marker| marker.len() > 0)
     }
