@@ -113,8 +113,16 @@ impl Floor {
                 Ok(stream) => stream.unwrap(),
                 Err(_) => subscribing.await.unwrap(),
             };
-            let ended = RuntimeEvent::Exited { id: started.container.to_string() };
-            while events.next().await.unwrap().expect("the stream goes on").event != ended {}
+            let id_of_ended = |event| match event {
+                RuntimeEvent::Exited { id, .. } => Some(id),
+                RuntimeEvent::Started { .. }
+                | RuntimeEvent::OutOfMemory { .. }
+                | RuntimeEvent::Removed { .. } => None,
+            };
+            let of_started = Some(started.container.to_string());
+            while id_of_ended(events.next().await.unwrap().expect("the stream goes on").event)
+                != of_started
+            {}
             self.start_container(&started.pod, &started.config, &started.sandbox, 1).await;
             begun
         })

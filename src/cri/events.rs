@@ -37,6 +37,8 @@ pub enum RuntimeEvent {
     Exited {
         /// Id of the container or sandbox.
         id: String,
+        /// Exit code; 128 + n for signal n. `None` when the runtime does not tell it.
+        exit_code: Option<i32>,
     },
     /// The kernel killed something in it for lack of memory.
     OutOfMemory {
@@ -147,7 +149,9 @@ fn news_of(envelope: &Envelope) -> Option<RuntimeEvent> {
         START => Some(RuntimeEvent::Started { id: TaskStart::decode(payload).ok()?.container_id }),
         EXIT => {
             let exit = TaskExit::decode(payload).ok()?;
-            (exit.id == exit.container_id).then_some(RuntimeEvent::Exited { id: exit.container_id })
+            let exit_code = i32::try_from(exit.exit_status).ok();
+            let of_container = exit.id == exit.container_id;
+            of_container.then_some(RuntimeEvent::Exited { id: exit.container_id, exit_code })
         }
         OOM => Some(RuntimeEvent::OutOfMemory { id: TaskOom::decode(payload).ok()?.container_id }),
         DELETE => Some(RuntimeEvent::Removed { id: ContainerDelete::decode(payload).ok()?.id }),
@@ -162,7 +166,9 @@ fn of_cri(event: v1::ContainerEventResponse) -> TimedEvent {
     let event = match kind {
         v1::ContainerEventType::ContainerCreatedEvent
         | v1::ContainerEventType::ContainerStartedEvent => RuntimeEvent::Started { id },
-        v1::ContainerEventType::ContainerStoppedEvent => RuntimeEvent::Exited { id },
+        v1::ContainerEventType::ContainerStoppedEvent => {
+            RuntimeEvent::Exited { id, exit_code: None }
+        }
         v1::ContainerEventType::ContainerDeletedEvent => RuntimeEvent::Removed { id },
     };
     let at = (at > 0).then(|| Timestamp::from_nanosecond(at.into()).ok()).flatten();
@@ -194,7 +200,8 @@ mod tests {
             of_containerd(&envelope(EXIT, exit.encode_to_vec()))
         };
         let at = Timestamp::new(1_700_000_000, 5).ok();
-        let ended = TimedEvent { event: RuntimeEvent::Exited { id: "c".to_owned() }, at };
+        let event = RuntimeEvent::Exited { id: "c".to_owned(), exit_code: Some(1) };
+        let ended = TimedEvent { event, at };
         assert_eq!(exit("c"), Some(ended));
         assert_eq!(exit("probe-1"), None);
     }

@@ -90,6 +90,7 @@ pub fn listed_container(item: &v1::Container) -> Option<(PodKey, ObservedContain
             },
             v1::ContainerState::ContainerUnknown => ContainerState::Unknown,
         },
+        ended_with: None,
         created_at,
         image: image.unwrap_or_default().into(),
         termination_message_path: note(annotation::TERMINATION_PATH).into(),

@@ -87,6 +87,10 @@ pub struct ObservedContainer {
     pub made_with: Option<Box<ContainerAmounts>>,
     /// State with its times.
     pub state: ContainerState,
+    /// Exit code that an event told while the runtime's own view still shows it running. The rest of
+    /// what an end leaves is not known then: its log may lack lines, and its reason may become
+    /// `OOMKilled`.
+    pub ended_with: Option<i32>,
     /// Wall time of creation.
     pub created_at: Timestamp,
     /// Image name as the runtime shows it.
@@ -129,6 +133,7 @@ impl ObservedContainer {
             hash: "".into(),
             made_with: None,
             state,
+            ended_with: None,
             created_at: Timestamp::UNIX_EPOCH,
             image: "".into(),
             image_ref: "".into(),

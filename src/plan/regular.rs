@@ -8,7 +8,7 @@ use super::{
     objects::kill_outdated,
     occupancy::Own,
     probes::kill_unhealthy,
-    restart::{Verdict, is_changed, plan_start, verdict},
+    restart::{Verdict, is_changed, plan_start, restarts_at_once, verdict},
 };
 use crate::model::{ContainerState, ObservedSandbox, k8s};
 use crate::podspec::{ephemeral_containers, is_sidecar};
@@ -30,6 +30,8 @@ pub(crate) fn plan_regular(cx: &Cx<'_>, sandbox: &ObservedSandbox, plan: &mut Po
                     kill(cx, instance, Some(message), plan);
                 } else if instance.sandbox_id != sandbox.id {
                     kill(cx, instance, None, plan);
+                } else if restarts_at_once(cx, container, instance) {
+                    plan_start(cx, container, ContainerKind::Regular, sandbox, plan);
                 } else if !kill_outdated(cx, container, instance, plan) {
                     kill_unhealthy(cx, container, instance, plan);
                 }
@@ -81,7 +83,8 @@ pub(crate) fn plan_unlisted(cx: &Cx<'_>, plan: &mut PodPlan) {
         let name = &container.name;
         let message = match cx.own.newest(name) {
             _ if !listed(name) => format!("Container {name} is no longer part of the pod"),
-            Some(newest) if newest.id != container.id => {
+            // One that has ended already needs no stop.
+            Some(newest) if newest.id != container.id && container.ended_with.is_none() => {
                 format!("Container {name} runs twice, the older one is stopped")
             }
             Some(_) | None => continue,

@@ -71,7 +71,11 @@ pub(crate) fn container_policy<'a>(cx: &Cx<'a>, container: &'a k8s::Container) -
 /// succeeded, whatever its exit code after SIGTERM is.
 pub(crate) fn exit_code(cx: &Cx<'_>, instance: &ObservedContainer) -> Option<i32> {
     const SIGTERM: i32 = 143;
-    let ContainerState::Exited { exit_code, .. } = instance.state else { return None };
+    let exit_code = match instance.state {
+        ContainerState::Exited { exit_code, .. } => exit_code,
+        ContainerState::Running { .. } => instance.ended_with?,
+        ContainerState::Created | ContainerState::Unknown => return None,
+    };
     let known = cx.input.incarnation(cx.uid);
     let interrupted = known.is_some_and(|known| known.interrupted.contains(&instance.id));
     Some(if interrupted && exit_code == 0 { SIGTERM } else { exit_code })
@@ -175,8 +179,23 @@ fn has_crashed(cx: &Cx<'_>, instance: &ObservedContainer) -> bool {
         || cx.memory.asked.contains(&instance.id);
     match instance.state {
         ContainerState::Exited { .. } => !forced,
-        ContainerState::Created | ContainerState::Running { .. } | ContainerState::Unknown => false,
+        ContainerState::Running { .. } => !forced && instance.ended_with.is_some(),
+        ContainerState::Created | ContainerState::Unknown => false,
     }
+}
+
+/// True when an instance that an event says has ended starts again now, before the runtime's own
+/// view shows the end. Everything else waits for that view: a back-off shows how the instance has
+/// ended, and so does a pod that has ended for good, whose log must be whole then.
+pub(crate) fn restarts_at_once(
+    cx: &Cx<'_>,
+    container: &k8s::Container,
+    instance: &ObservedContainer,
+) -> bool {
+    let exited = Crashed::of(cx, container, instance);
+    instance.ended_with.is_some()
+        && verdict(cx, container, instance) == Verdict::Restart
+        && cx.memory.container(&container.name).ends.delay(&exited.exited(), cx.now).is_zero()
 }
 
 impl Crashed {
@@ -312,7 +331,9 @@ pub(crate) fn plan_restart_all(cx: &Cx<'_>, sandbox: &ObservedSandbox, plan: &mu
     let source = cx.init.iter().chain(cx.regular).find_map(|container| {
         let instance = cx.own.newest_in(&container.name, sandbox)?;
         let done = is_init_success(cx, container, instance);
-        let asked = !done && verdict(cx, container, instance) == Verdict::RestartAll;
+        let asked = instance.state.is_exited()
+            && !done
+            && verdict(cx, container, instance) == Verdict::RestartAll;
         asked.then_some((container, instance))
     });
     let Some((container, source)) = source else { return false };

@@ -65,7 +65,9 @@ impl Loop {
                 self.listing.due = now;
                 self.publish();
             }
-            Hint::Event(RuntimeEvent::Exited { id }) => self.ended(id, now),
+            Hint::Event(RuntimeEvent::Exited { id, exit_code }) => {
+                self.ended(id, exit_code, now);
+            }
             Hint::Event(RuntimeEvent::Started { id }) => {
                 self.remember(id, NOT_URGENT, Expect::Running);
             }
@@ -78,9 +80,10 @@ impl Loop {
         }
     }
 
-    /// Something ended: waits until the runtime's view shows it, gives out a container as that
-    /// shows it, and has the pod looked at for the rest.
-    fn ended(&mut self, id: String, now: Instant) {
+    /// Something ended: gives out a container with its exit code, waits until the runtime's view
+    /// shows the end, gives out the container as that shows it, and has the pod looked at for the
+    /// rest.
+    fn ended(&mut self, id: String, exit_code: Option<i32>, now: Instant) {
         // That it ran out of memory is written down after its end, by and by.
         if self.hints.later.get(&id).is_some_and(|(_, expect)| *expect == Expect::Running) {
             self.hints.later.remove(&id);
@@ -97,6 +100,9 @@ impl Loop {
             return;
         }
         let key = key.clone();
+        if let Some(exit_code) = exit_code {
+            self.picture.ends(&key, &id, exit_code);
+        }
         if self.hints.waits >= MOST_WAITS {
             self.listing.wanted.insert(key);
             return;
@@ -119,7 +125,7 @@ impl Loop {
         let now = Instant::now();
         for (id, told) in mem::take(&mut self.hints.early) {
             if self.picture.find(&id).is_some() {
-                self.ended(id, now);
+                self.ended(id, None, now);
             } else if now.duration_since(told) < EARLY_FOR {
                 self.hints.early.push_back((id, told));
             }

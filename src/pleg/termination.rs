@@ -138,6 +138,7 @@ mod tests {
                 reason: "Error".into(),
                 message: "".into(),
             },
+            ended_with: None,
             created_at: Timestamp::UNIX_EPOCH,
             image: "".into(),
             image_ref: "".into(),

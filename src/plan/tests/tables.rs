@@ -197,6 +197,65 @@ fn states_of_a_container_and_what_follows() {
 }
 
 #[test]
+fn which_ends_need_no_look_before_the_restart() {
+    let at_once = "prepare, start web (restart 1)";
+    for (policy, code, expected) in [
+        ("Always", 0, at_once),
+        ("Always", 137, at_once),
+        ("OnFailure", 1, at_once),
+        ("OnFailure", 0, ""),
+        ("Never", 1, ""),
+    ] {
+        let mut world =
+            running(&json!({"restartPolicy": policy, "containers": [container("web")]}));
+        world.tell_end("web", code);
+        assert_eq!(actions(&mut world).join(", "), expected, "{policy} {code}");
+    }
+    // The end of a sidecar waits for the runtime's view, and so does that of an init container.
+    let mut proxy = container("proxy");
+    proxy["restartPolicy"] = json!("Always");
+    let spec = json!({"initContainers": [proxy], "containers": [container("web")]});
+    let mut world = running(&spec);
+    world.tell_end("proxy", 1);
+    assert_eq!(actions(&mut world).join(", "), "");
+    // All containers restart together only when the end is seen.
+    let mut web = container("web");
+    web["restartPolicy"] = json!("Never");
+    web["restartPolicyRules"] = json!([
+        {"action": "RestartAllContainers", "exitCodes": {"operator": "In", "values": [1]}}
+    ]);
+    let mut world = running(&json!({"containers": [web]}));
+    world.tell_end("web", 1);
+    assert_eq!(actions(&mut world).join(", "), "");
+}
+
+#[test]
+fn a_restart_before_the_end_is_seen_counts_once() {
+    let mut world = running(&web());
+    let first = world.tell_end("web", 1);
+    world.run();
+    let states: Vec<_> = world.truth.containers.iter().map(|c| c.state.is_running()).collect();
+    assert_eq!(states, [true, true], "the successor runs beside the ended one");
+    assert_eq!(actions(&mut world).join(", "), "", "and the ended one is not stopped");
+    world.end(&first, 1);
+    world.run();
+    assert_eq!(actions(&mut world).join(", "), "");
+
+    // The second end is followed by a back-off, with which the first was counted.
+    let second = world.tell_end("web", 1);
+    assert_eq!(actions(&mut world).join(", "), "", "a back-off shows how it ended");
+    world.end(&second, 1);
+    world.run();
+    let restarts = |world: &World| {
+        world.truth.containers.iter().map(|container| container.restart_count).max()
+    };
+    world.advance(8);
+    assert_eq!(restarts(&world), Some(1));
+    world.advance(4);
+    assert_eq!(restarts(&world), Some(2));
+}
+
+#[test]
 fn a_kill_says_why_in_the_words_for_the_kind_of_container() {
     let mut proxy = container("proxy");
     proxy["restartPolicy"] = json!("Always");

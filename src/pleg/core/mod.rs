@@ -84,6 +84,23 @@ struct Job {
     hangs: BTreeSet<Object>,
 }
 
+impl Record {
+    /// Whether the next listing has to inspect the pod anyway.
+    fn is_open(&self) -> bool {
+        self.job.is_some() || self.observed.inspect_error.is_some()
+    }
+
+    fn give_out(
+        &mut self,
+        key: &PodKey,
+        pod: ObservedPod,
+        ready: &mut BTreeMap<PodKey, Arc<ObservedPod>>,
+    ) {
+        self.observed = Arc::new(pod);
+        ready.insert(key.clone(), Arc::clone(&self.observed));
+    }
+}
+
 impl RuntimeSnapshot {
     /// Takes in a listing. `asked` are the pods that must be given out in any case; a listing of
     /// less than everything is of those pods. Returns what to inspect.
@@ -199,17 +216,31 @@ impl RuntimeSnapshot {
     /// Takes in a container that was seen to end: its pod is given out at once, otherwise as it was
     /// listed last. Nothing is taken in when the next listing has to inspect the pod anyway.
     pub(super) fn ended(&mut self, key: &PodKey, container: ObservedContainer) {
-        let Some(record) = self.pods.get_mut(key) else { return };
-        let open = record.job.is_some() || record.observed.inspect_error.is_some();
-        if open || !container.state.is_exited() {
+        let Some(record) = self.pods.get_mut(key).filter(|record| !record.is_open()) else {
+            return;
+        };
+        if !container.state.is_exited() {
             return;
         }
         let mut pod = ObservedPod::clone(&record.observed);
         let mut known = pod.containers.iter_mut();
         if let Some(known) = known.find(|k| k.id == container.id && !k.state.is_exited()) {
             *known = container;
-            record.observed = Arc::new(pod);
-            self.ready.insert(key.clone(), Arc::clone(&record.observed));
+            record.give_out(key, pod, &mut self.ready);
+        }
+    }
+
+    /// Takes in the exit code of a container that the runtime still shows as running: its pod is
+    /// given out at once, otherwise as it was listed last.
+    pub(super) fn ends(&mut self, key: &PodKey, id: &str, exit_code: i32) {
+        let Some(record) = self.pods.get_mut(key).filter(|record| !record.is_open()) else {
+            return;
+        };
+        let mut pod = ObservedPod::clone(&record.observed);
+        let mut known = pod.containers.iter_mut();
+        if let Some(known) = known.find(|k| k.id.as_str() == id && k.state.is_running()) {
+            known.ended_with = Some(exit_code);
+            record.give_out(key, pod, &mut self.ready);
         }
     }
 
@@ -327,7 +358,12 @@ impl RuntimeSnapshot {
             let object = Object::Container(container.id.clone());
             match known.filter(|known| same_state(&known.state, &container.state)) {
                 Some(known) if !record.suspects.contains(&object) => *container = known.clone(),
-                _ => subjects.push(Subject::Container(Box::new(container.clone()))),
+                _ => {
+                    let runs = container.state.is_running();
+                    let told = known.and_then(|known| known.ended_with);
+                    container.ended_with = told.filter(|_| runs);
+                    subjects.push(Subject::Container(Box::new(container.clone())));
+                }
             }
         }
         let waiting: BTreeSet<Object> = subjects.iter().map(Subject::object).collect_ordered();

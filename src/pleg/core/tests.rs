@@ -337,6 +337,36 @@ fn an_ended_container_is_given_out_with_the_last_listing() {
 }
 
 #[test]
+fn an_exit_code_is_given_out_before_the_runtime_shows_the_end() {
+    let pods = [("a", running()), ("b", running())];
+    let mut picture = seen(&pods);
+    picture.ends(&key("a"), "a-c", 3);
+    let news = picture.take_news().unwrap();
+    let told = |pods: &[(PodKey, Arc<ObservedPod>)]| {
+        let container = &pods[0].1.containers[0];
+        (container.state.is_running(), container.ended_with)
+    };
+    assert_eq!((news.complete, news.pods.len(), told(&news.pods)), (false, 1, (true, Some(3))));
+
+    // It holds over listings and inspections that are behind the event.
+    picture.suspect(&key("a"), "a-c");
+    for (pod, subject) in picture.apply(listing(2, &pods), &Scope::Asked, &asked("a")) {
+        picture.ends(&pod, "a-c", 4);
+        let object = subject.object();
+        picture.inspected(&pod, &object, Found::Complete(subject));
+    }
+    assert_eq!(told(&picture.take_news().unwrap().pods), (true, Some(3)));
+    picture.apply(listing(3, &pods), &Scope::Asked, &asked("a"));
+    assert_eq!(told(&picture.take_news().unwrap().pods), (true, Some(3)));
+
+    picture.ended(&key("a"), ended("a"));
+    assert_eq!(picture.take_news().unwrap().pods[0].1.containers[0], ended("a"));
+    picture.ends(&key("a"), "a-c", 3);
+    picture.ends(&key("never-seen"), "never-seen-c", 3);
+    assert!(!picture.has_news(), "seen to end before");
+}
+
+#[test]
 fn an_end_waits_for_a_pod_that_is_being_inspected() {
     let mut picture = seen(&[("a", running())]);
     picture.suspect(&key("a"), "a-c");

@@ -289,6 +289,7 @@ impl Start<'_> {
             hash: container_hash(container).into(),
             made_with: Some(Box::new(container_amounts(self.pod, container))),
             state: ContainerState::Created,
+            ended_with: None,
             created_at: clock::now().wall,
             image: container.image.as_deref().unwrap_or_default().into(),
             image_ref: image.id.as_str().into(),

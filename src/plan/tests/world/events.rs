@@ -72,7 +72,21 @@ impl World {
         self.end(&id, code);
     }
 
-    pub(super) fn end(&mut self, id: &ContainerId, code: i32) {
+    /// A container has ended, as an event tells; the runtime's own view shows it running until
+    /// [`Self::end`].
+    pub(in crate::plan::tests) fn tell_end(&mut self, name: &str, code: i32) -> ContainerId {
+        let running =
+            self.truth.containers.iter_mut().find(|c| &*c.name == name && c.state.is_running());
+        let container = running.expect("runs");
+        container.ended_with = Some(code);
+        let id = container.id.clone();
+        self.ends.remove(&id);
+        self.finished.insert(id.clone(), self.now.boot);
+        self.note(&format!("-- {name} ended with {code}, the runtime does not show it yet"));
+        id
+    }
+
+    pub(in crate::plan::tests) fn end(&mut self, id: &ContainerId, code: i32) {
         self.ends.remove(id);
         let at = self.now.wall;
         let Some(container) = self.truth.containers.iter_mut().find(|c| c.id == *id) else {

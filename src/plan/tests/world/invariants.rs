@@ -60,7 +60,8 @@ impl World {
                 .truth
                 .containers
                 .iter()
-                .filter(|c| c.name == start.name && c.state.is_running());
+                .filter(|c| c.name == start.name && c.state.is_running())
+                .filter(|c| c.ended_with.is_none());
             assert!(running.count() <= 1, "{} runs twice:{}", start.name, self.trace.join("\n"));
         }
     }
