@@ -1,5 +1,5 @@
 //! Events of the runtime about containers. They are hints: an event names a container, and the
-//! relist loop then reads its state.
+//! relist loop then reads its state. An end tells the exit code as well.
 //!
 //! containerd's own event service is asked first, since it exists in every containerd; a runtime
 //! without it is asked for CRI's events. CRI's view changes a little after containerd tells of an

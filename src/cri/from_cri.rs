@@ -125,6 +125,7 @@ pub fn inspected_container(container: &mut ObservedContainer, status: v1::Contai
         },
         v1::ContainerState::ContainerUnknown => ContainerState::Unknown,
     };
+    container.ended_with = container.ended_with.filter(|_| container.state.is_running());
     if let Some(image) = status.image.as_ref().map(shown_image).filter(|image| !image.is_empty()) {
         container.image = image.into();
     }

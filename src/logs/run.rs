@@ -33,8 +33,8 @@ pub struct RunReader {
     later: VecDeque<(PathBuf, LogFile)>,
     printer: Printer<Vec<u8>>,
     following: Following,
-    /// [`Progress::Rotates`] was told about the file that is read.
-    rotated: bool,
+    /// [`Progress::LastLines`] was told about the file that is read.
+    told: bool,
 }
 
 /// How far the log of a run is read.
@@ -55,9 +55,9 @@ pub enum Progress {
     More,
     /// Everything that was written so far was read; there may be more later.
     Waits,
-    /// The log was rotated a moment ago. The runtime may write to the old file for another
-    /// [`LAST_LINES`](super::LAST_LINES): read on after that.
-    Rotates,
+    /// The log was rotated, or its run has ended, a moment ago. The runtime may write to the file
+    /// for another [`LAST_LINES`](super::LAST_LINES): read on after that.
+    LastLines,
     /// Nothing more comes.
     Ended,
 }
@@ -79,7 +79,7 @@ impl RunReader {
         let printer = Printer::new(Vec::new(), wanted);
         let following = if follow { Following::Yes } else { Following::No };
         let position = Position { number, path, log };
-        Ok(Self { dir, position, later, printer, following, rotated: false })
+        Ok(Self { dir, position, later, printer, following, told: false })
     }
 
     /// Reads on, until there is enough output or nothing more to read.
@@ -105,17 +105,23 @@ impl RunReader {
             if self.following == Following::No {
                 return self.end();
             }
-            match next_file(&self.dir, &mut self.position)? {
-                Some(next) if next.at.number == self.position.number => {
-                    if next.newest && !self.rotated {
-                        self.rotated = true;
-                        return Ok(Progress::Rotates);
-                    }
+            let next = next_file(&self.dir, &mut self.position)?;
+            let number = self.position.number;
+            let is_new = match &next {
+                Some(next) => next.newest || next.at.number != number,
+                None => self.following == Following::ToTheEnd,
+            };
+            if is_new && !self.told {
+                self.told = true;
+                return Ok(Progress::LastLines);
+            }
+            match next {
+                Some(next) if next.at.number == number => {
                     // What was written before the rotation.
                     while self.position.log.print_some(&mut self.printer)? {}
                     self.position.log.finish(&mut self.printer)?;
                     self.position = next.at;
-                    self.rotated = false;
+                    self.told = false;
                 }
                 Some(_) => return self.end(),
                 None if self.following == Following::ToTheEnd => return self.end(),
@@ -277,13 +283,16 @@ mod tests {
         append("0.log", 2);
         fs::rename(main.join("0.log"), main.join("0.log.20261120-100000")).unwrap();
         append("0.log", 3);
-        assert_eq!(next(), (Progress::Rotates, "line 2\n".to_owned()));
+        assert_eq!(next(), (Progress::LastLines, "line 2\n".to_owned()));
         // The runtime empties its buffer.
         append("0.log.20261120-100000", 9);
         assert_eq!(next(), (Progress::Waits, "line 9\nline 3\n".to_owned()));
         append("0.log", 4);
         append("1.log", 5);
-        assert_eq!(next(), (Progress::Ended, "line 4\n".to_owned()));
+        assert_eq!(next(), (Progress::LastLines, "line 4\n".to_owned()));
+        // The next run began before the last line of this one was written.
+        append("0.log", 6);
+        assert_eq!(next(), (Progress::Ended, "line 6\n".to_owned()));
     }
 
     #[test]
@@ -299,9 +308,12 @@ mod tests {
             append_to(&main.join("0.log"), n);
         }
         reader.stop_following();
-        assert_eq!(reader.advance().unwrap(), Progress::Rotates);
+        assert_eq!(reader.advance().unwrap(), Progress::LastLines, "of the rotation");
+        assert_eq!(reader.advance().unwrap(), Progress::LastLines, "of the run");
+        append_to(&main.join("0.log"), 4);
         assert_eq!(reader.advance().unwrap(), Progress::Ended);
-        assert_eq!(String::from_utf8(reader.take()).unwrap(), "line 1\nline 2\nline 3\n");
+        let text = String::from_utf8(reader.take()).unwrap();
+        assert_eq!(text, "line 1\nline 2\nline 3\nline 4\n");
     }
 
     #[test]

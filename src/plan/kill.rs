@@ -68,6 +68,8 @@ impl Stop<'_> {
         message: Option<String>,
     ) -> KillContainer {
         let kind = kind_of(self.pod, &container.name);
+        // By itself, as its event tells, and not by this kill.
+        let ended = container.ended_with.is_some();
         let message = message.unwrap_or_else(|| match container.state {
             ContainerState::Unknown => {
                 let what = match kind {
@@ -95,8 +97,8 @@ impl Stop<'_> {
                 reason: "Killing",
                 message,
             },
-            restart: self.restart,
-            pre_stop: self.grace_seconds > 0,
+            restart: if ended { Restart::ByPolicy } else { self.restart },
+            pre_stop: self.grace_seconds > 0 && !ended,
         }
     }
 

@@ -3,7 +3,7 @@
 use super::{
     Action, ContainerKind, PodPlan, Restart,
     init::kill,
-    kill::is_alive,
+    kill::{is_alive, kind_of},
     name::Cx,
     objects::kill_outdated,
     occupancy::Own,
@@ -11,7 +11,7 @@ use super::{
     restart::{Verdict, is_changed, plan_start, restarts_at_once, verdict},
 };
 use crate::model::{ContainerState, ObservedSandbox, k8s};
-use crate::podspec::{ephemeral_containers, is_sidecar};
+use crate::podspec::any_container_of;
 
 /// Starts, restarts and replaces the regular containers of an initialised pod.
 pub(crate) fn plan_regular(cx: &Cx<'_>, sandbox: &ObservedSandbox, plan: &mut PodPlan) {
@@ -53,18 +53,12 @@ pub(crate) fn plan_regular(cx: &Cx<'_>, sandbox: &ObservedSandbox, plan: &mut Po
 /// True when a container runs that the edited `pod` does not have, or has with another definition:
 /// it is stopped soon.
 pub(crate) fn stops_for_edit(own: &Own<'_>, pod: &k8s::Pod) -> bool {
-    let spec = pod.spec.as_ref();
-    let init = spec.and_then(|spec| spec.init_containers.as_deref()).unwrap_or_default();
-    let regular = spec.map(|spec| spec.containers.as_slice()).unwrap_or_default();
     own.containers.iter().filter(|instance| is_alive(instance)).any(|instance| {
-        let is_it = |container: &&k8s::Container| *container.name == *instance.name;
-        match init.iter().find(is_it) {
-            // An init container runs to its end as it is.
-            Some(container) => is_sidecar(container) && is_changed(container, instance),
-            None => match regular.iter().find(is_it) {
-                Some(container) => is_changed(container, instance),
-                None => ephemeral_containers(pod).iter().all(|one| *one.name != *instance.name),
-            },
+        let Some(container) = any_container_of(pod, &instance.name) else { return true };
+        match kind_of(Some(pod), &instance.name) {
+            // These run to their ends as they are.
+            ContainerKind::Init | ContainerKind::Ephemeral => false,
+            ContainerKind::Sidecar | ContainerKind::Regular => is_changed(&container, instance),
         }
     })
 }
@@ -72,23 +66,24 @@ pub(crate) fn stops_for_edit(own: &Own<'_>, pod: &k8s::Pod) -> bool {
 /// Stops containers that the pod no longer has (a pod with a fixed uid may be edited in place), and
 /// those that run beside a newer container of their name: the runtime may have carried out a start
 /// that it reported as failed. They are stopped before the edit is taken in, because their preStop
-/// hooks are in the record.
+/// hooks are in the record. The hook of an older container is not called: what it asks for over the
+/// network would reach the newer one.
 pub(crate) fn plan_unlisted(cx: &Cx<'_>, plan: &mut PodPlan) {
     let stop = cx.stop(Restart::ByPolicy);
-    let listed = |name: &str| {
-        cx.init.iter().chain(cx.regular).any(|c| c.name == name)
-            || ephemeral_containers(cx.pod).iter().any(|c| c.name == name)
-    };
     for container in cx.own.containers.iter().filter(|c| is_alive(c)) {
         let name = &container.name;
-        let message = match cx.own.newest(name) {
-            _ if !listed(name) => format!("Container {name} is no longer part of the pod"),
-            // One that has ended already needs no stop.
-            Some(newest) if newest.id != container.id && container.ended_with.is_none() => {
-                format!("Container {name} runs twice, the older one is stopped")
-            }
-            Some(_) | None => continue,
+        // One whose end is known from its event shows as running for a moment.
+        let is_older = cx.own.newest(name).is_some_and(|newest| newest.id != container.id)
+            && container.ended_with.is_none();
+        let message = if any_container_of(cx.pod, name).is_none() {
+            format!("Container {name} is no longer part of the pod")
+        } else if is_older {
+            format!("Container {name} runs twice, the older one is stopped")
+        } else {
+            continue;
         };
-        plan.actions.push(Action::KillContainer(stop.kill(container, Some(message))));
+        let mut kill = stop.kill(container, Some(message));
+        kill.pre_stop &= !is_older;
+        plan.actions.push(Action::KillContainer(kill));
     }
 }

@@ -21,7 +21,8 @@ pub(crate) fn plan_resize(cx: &Cx<'_>, sandbox: &ObservedSandbox, plan: &mut Pod
     let changed: Vec<Changed<'_>> = resizable(cx)
         .filter_map(|(container, kind)| {
             let instance = cx.own.newest_in(&container.name, sandbox)?;
-            let runs = instance.state.is_running() && !is_changed(container, instance);
+            let runs = instance.state.is_running() && instance.ended_with.is_none();
+            let runs = runs && !is_changed(container, instance);
             let actual = cx.memory.amounts_of(instance).filter(|_| runs)?;
             let wanted = container_amounts(cx.pod, container);
             (actual != wanted).then_some(Changed { container, kind, instance, actual, wanted })

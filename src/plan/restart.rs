@@ -67,8 +67,8 @@ pub(crate) fn container_policy<'a>(cx: &Cx<'a>, container: &'a k8s::Container) -
     container.restart_policy.as_deref().unwrap_or_else(|| restart_policy(cx))
 }
 
-/// The exit code that counts. A container that was ended by a shutdown of the machine has not
-/// succeeded, whatever its exit code after SIGTERM is.
+/// The exit code that counts, also one that only an event tells. A container that was ended by a
+/// shutdown of the machine has not succeeded, whatever its exit code after SIGTERM is.
 pub(crate) fn exit_code(cx: &Cx<'_>, instance: &ObservedContainer) -> Option<i32> {
     const SIGTERM: i32 = 143;
     let exit_code = match instance.state {
@@ -184,18 +184,27 @@ fn has_crashed(cx: &Cx<'_>, instance: &ObservedContainer) -> bool {
     }
 }
 
-/// True when an instance that an event says has ended starts again now, before the runtime's own
-/// view shows the end. Everything else waits for that view: a back-off shows how the instance has
-/// ended, and so does a pod that has ended for good, whose log must be whole then.
+/// True when a running instance starts again now because an event tells its end, before the
+/// runtime's own view shows that. Everything else waits for the view: a back-off shows how the
+/// instance has ended, and so does a pod that has ended for good, whose log must be whole then.
+///
+/// Where processes outlive the first one, because they have no process namespace of their own, the
+/// runtime kills them before the view shows the end: the successor waits for them. In the namespace
+/// of the pod the end may be that of the whole sandbox besides.
 pub(crate) fn restarts_at_once(
     cx: &Cx<'_>,
     container: &k8s::Container,
     instance: &ObservedContainer,
 ) -> bool {
-    let exited = Crashed::of(cx, container, instance);
-    instance.ended_with.is_some()
-        && verdict(cx, container, instance) == Verdict::Restart
-        && cx.memory.container(&container.name).ends.delay(&exited.exited(), cx.now).is_zero()
+    let is_shared = |spec: &k8s::PodSpec| {
+        spec.host_pid == Some(true) || spec.share_process_namespace == Some(true)
+    };
+    if instance.ended_with.is_none() || cx.pod.spec.as_ref().is_some_and(is_shared) {
+        return false;
+    }
+    let crashed = Crashed::of(cx, container, instance);
+    verdict(cx, container, instance) == Verdict::Restart
+        && cx.memory.container(&container.name).ends.delay(&crashed.exited(), cx.now).is_zero()
 }
 
 impl Crashed {

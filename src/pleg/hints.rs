@@ -101,7 +101,7 @@ impl Loop {
         }
         let key = key.clone();
         if let Some(exit_code) = exit_code {
-            self.picture.ends(&key, &id, exit_code);
+            self.picture.told_end(&key, &id, exit_code);
         }
         if self.hints.waits >= MOST_WAITS {
             self.listing.wanted.insert(key);

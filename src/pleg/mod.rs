@@ -6,7 +6,8 @@
 //! marks its pod and delays nothing else. Only a listing that keeps failing makes the node
 //! unhealthy. The first listing is handed on before its pods are inspected, so that pods which are
 //! not in it can start at once; those in it that seem unchanged are inspected after all others. The
-//! end of a container is handed on as soon as the runtime's view shows it.
+//! end of a container is handed on twice: with the exit code that containerd's event tells, while
+//! the container still counts as running, and as soon as the runtime's view shows it.
 //!
 //! ```text
 //! events ─► hint ─┐            ┌─► unchanged ─────────────────────────┐

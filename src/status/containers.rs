@@ -153,13 +153,15 @@ pub fn container_instances(
         .collect()
 }
 
-/// True when an instance runs and its startup probe has succeeded, if it has one.
+/// True when an instance runs, no event has told its end, and its startup probe has succeeded, if
+/// it has one.
 fn has_started(
     container: &k8s::Container,
     instance: &ObservedContainer,
     memory: &PodMemory,
 ) -> bool {
     instance.state.is_running()
+        && instance.ended_with.is_none()
         && (container.startup_probe.is_none() || memory.has_started(instance))
 }
 

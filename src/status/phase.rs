@@ -65,7 +65,7 @@ impl Counts {
     fn regular(&mut self, status: &k8s::ContainerStatus) {
         if is_running(status) {
             self.running += 1;
-        } else if is_waiting(status) && !has_ended_before(status) {
+        } else if is_waiting(status) && status.restart_count == 0 && !has_ended_before(status) {
             self.waiting += 1;
         } else {
             self.stopped += 1;

@@ -469,6 +469,29 @@ fn a_new_instance_shows_the_end_of_one_that_is_gone() {
     assert_eq!(last(&case), 42);
 }
 
+#[test]
+fn a_container_whose_end_is_told_is_not_ready_and_its_pod_runs_on() {
+    let told =
+        |name: &str| ObservedContainer { ended_with: Some(1), ..instance(name, 0, running()) };
+    let others = ["setup", "proxy", "api"].map(|name| match name {
+        "setup" => instance(name, 0, exited(0)),
+        _ => instance(name, 0, running()),
+    });
+    let mut case = Case::of(observed([told("web")].into_iter().chain(others.clone()).collect()));
+    let status = case.status();
+    let web = container(&status, "web");
+    assert_eq!(
+        (web.ready, web.restart_count, status.phase.as_deref()),
+        (false, 0, Some("Running"))
+    );
+    case.previous = Some(status);
+    // Its successor is made before the runtime shows the end.
+    let next = instance("web", 1, ContainerState::Created);
+    let containers = [next, told("web")].into_iter().chain(others);
+    case.observed = observed(containers.collect());
+    assert_eq!(case.line(), "Running PodInitializing 2/3 1");
+}
+
 /// The state of each container, init containers first: its exit code, why it waits, or `running`.
 fn states(status: &k8s::PodStatus) -> String {
     let all = status.init_container_statuses.iter().chain(&status.container_statuses).flatten();

@@ -27,7 +27,10 @@ pub(super) fn validate(pod: &k8s::Pod, cx: &Context<'_>) -> Report {
     let mut report = Report::default();
     metadata::check(&mut report, &pod.metadata, cx);
     match &pod.spec {
-        Some(pod_spec) => spec::check(&mut report, pod_spec, cx),
+        Some(pod_spec) => {
+            spec::check(&mut report, pod_spec, cx);
+            security::check_annotations(&mut report, &pod.metadata, pod_spec);
+        }
         None => report.required("spec"),
     }
     report

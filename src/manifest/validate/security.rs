@@ -3,8 +3,12 @@
 use super::{Report, given, names};
 use crate::{
     model::k8s,
-    podspec::{SysctlNamespace, is_allowed_sysctl, is_safe_sysctl, sysctl_name, sysctl_namespace},
+    podspec::{
+        APP_ARMOR_ANNOTATION, SysctlNamespace, all_containers, is_allowed_sysctl, is_safe_sysctl,
+        names_app_armor_profile, sysctl_name, sysctl_namespace,
+    },
 };
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use std::collections::HashSet;
 
 const ID_RANGE: &str = "must be between 0 and 2147483647, inclusive";
@@ -74,6 +78,21 @@ pub(super) fn check_container(report: &mut Report, path: &str, container: &k8s::
     }
     if let Some(profile) = &context.app_armor_profile {
         app_armor(report, &format!("{path}.appArmorProfile"), profile);
+    }
+}
+
+/// The AppArmor profiles in annotations. An empty text is allowed, as in the API server.
+pub(super) fn check_annotations(report: &mut Report, meta: &ObjectMeta, spec: &k8s::PodSpec) {
+    for (key, profile) in meta.annotations.iter().flatten() {
+        let Some(container) = key.strip_prefix(APP_ARMOR_ANNOTATION) else { continue };
+        let path = format!("metadata.annotations[{key}]");
+        if !all_containers(spec).any(|one| one.name == container) {
+            report.invalid(&path, container, "container not found");
+        }
+        if !profile.is_empty() && !names_app_armor_profile(profile) {
+            let detail = "must be \"runtime/default\", \"unconfined\" or \"localhost/<profile>\"";
+            report.invalid(&path, profile.as_str(), detail);
+        }
     }
 }
 

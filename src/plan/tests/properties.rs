@@ -28,6 +28,8 @@ fn happening() -> impl Strategy<Value = Happening> {
         1 => (600_u64..1500).prop_map(Happening::Advance),
         5 => (prop::sample::select(&NAMES), prop::sample::select(vec![0, 1, 42, 137]))
             .prop_map(|(container, code)| Happening::Ends(container, code)),
+        3 => (prop::sample::select(&NAMES), prop::sample::select(vec![0, 1, 42, 137]))
+            .prop_map(|(container, code)| Happening::EndIsTold(container, code)),
         2 => Just(Happening::SandboxDies),
         2 => Just(Happening::AgentRestarts),
         3 => (1_usize..6).prop_map(Happening::AgentDiesAfter),

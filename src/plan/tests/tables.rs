@@ -5,7 +5,7 @@ use crate::{
     model::{
         ContainerState, NetworkMode, ObservedContainer, ResizeWait, SandboxState, TerminalPhase,
     },
-    plan::{Action, KillPurpose, PodMemory},
+    plan::{Action, KillPurpose, PodMemory, Restart},
 };
 use serde_json::{Value, json};
 use std::{sync::Arc, time::Duration};
@@ -211,6 +211,12 @@ fn which_ends_need_no_look_before_the_restart() {
         world.tell_end("web", code);
         assert_eq!(actions(&mut world).join(", "), expected, "{policy} {code}");
     }
+    // What is left of the processes is killed before the end is seen.
+    for shared in ["hostPID", "shareProcessNamespace"] {
+        let mut world = running(&json!({(shared): true, "containers": [container("web")]}));
+        world.tell_end("web", 1);
+        assert_eq!(actions(&mut world).join(", "), "", "{shared}");
+    }
     // The end of a sidecar waits for the runtime's view, and so does that of an init container.
     let mut proxy = container("proxy");
     proxy["restartPolicy"] = json!("Always");
@@ -253,6 +259,28 @@ fn a_restart_before_the_end_is_seen_counts_once() {
     assert_eq!(restarts(&world), Some(1));
     world.advance(4);
     assert_eq!(restarts(&world), Some(2));
+}
+
+#[test]
+fn a_pod_is_stopped_while_a_told_end_does_not_show() {
+    let mut web = container("web");
+    web["lifecycle"] = json!({"preStop": {"exec": {"command": ["bye"]}}});
+    let mut world = running(&json!({"containers": [web]}));
+    let first = world.tell_end("web", 1);
+    world.run();
+    world.truth.sandboxes[0].state = SandboxState::NotReady;
+    world.list();
+    let plan = world.plan();
+    let [Action::KillPod(kill), ..] = &plan.actions[..] else { panic!("{:?}", plan.actions) };
+    for one in kill.containers() {
+        let expected =
+            if one.id == first { (false, Restart::ByPolicy) } else { (true, Restart::AtOnce) };
+        assert_eq!((one.pre_stop, one.restart), expected, "{}", one.id);
+    }
+    // The newest starts again without a back-off.
+    world.run();
+    let newest = world.truth.containers.iter().map(|one| one.restart_count).max();
+    assert_eq!(newest, Some(2));
 }
 
 #[test]

@@ -232,7 +232,7 @@ impl RuntimeSnapshot {
 
     /// Takes in the exit code of a container that the runtime still shows as running: its pod is
     /// given out at once, otherwise as it was listed last.
-    pub(super) fn ends(&mut self, key: &PodKey, id: &str, exit_code: i32) {
+    pub(super) fn told_end(&mut self, key: &PodKey, id: &str, exit_code: i32) {
         let Some(record) = self.pods.get_mut(key).filter(|record| !record.is_open()) else {
             return;
         };

@@ -340,7 +340,7 @@ fn an_ended_container_is_given_out_with_the_last_listing() {
 fn an_exit_code_is_given_out_before_the_runtime_shows_the_end() {
     let pods = [("a", running()), ("b", running())];
     let mut picture = seen(&pods);
-    picture.ends(&key("a"), "a-c", 3);
+    picture.told_end(&key("a"), "a-c", 3);
     let news = picture.take_news().unwrap();
     let told = |pods: &[(PodKey, Arc<ObservedPod>)]| {
         let container = &pods[0].1.containers[0];
@@ -351,7 +351,7 @@ fn an_exit_code_is_given_out_before_the_runtime_shows_the_end() {
     // It holds over listings and inspections that are behind the event.
     picture.suspect(&key("a"), "a-c");
     for (pod, subject) in picture.apply(listing(2, &pods), &Scope::Asked, &asked("a")) {
-        picture.ends(&pod, "a-c", 4);
+        picture.told_end(&pod, "a-c", 4);
         let object = subject.object();
         picture.inspected(&pod, &object, Found::Complete(subject));
     }
@@ -361,8 +361,8 @@ fn an_exit_code_is_given_out_before_the_runtime_shows_the_end() {
 
     picture.ended(&key("a"), ended("a"));
     assert_eq!(picture.take_news().unwrap().pods[0].1.containers[0], ended("a"));
-    picture.ends(&key("a"), "a-c", 3);
-    picture.ends(&key("never-seen"), "never-seen-c", 3);
+    picture.told_end(&key("a"), "a-c", 3);
+    picture.told_end(&key("never-seen"), "never-seen-c", 3);
     assert!(!picture.has_news(), "seen to end before");
 }
 

@@ -97,7 +97,7 @@ impl Fake {
     /// Tells of the end of a container.
     pub(super) fn tell_exit(&self, pod: &str) {
         let id = format!("{pod}-c");
-        let exit = TaskExit { container_id: id.clone(), id, pid: 1, exit_status: 0 };
+        let exit = TaskExit { container_id: id.clone(), id, pid: 1, exit_status: 3 };
         let event = prost_types::Any { type_url: String::new(), value: exit.encode_to_vec() };
         let envelope = Envelope {
             timestamp: None,

@@ -182,9 +182,12 @@ async fn an_event_is_followed_until_the_runtime_shows_it() {
     bench.healthy_when(|h| h.events_connected).await;
     bench.fake.tell_exit("a");
     // The runtime's own view is late.
+    let told = bench.seen("a", |pod| pod.containers[0].ended_with.is_some()).await;
+    assert_eq!((is_running(&told), told.containers[0].ended_with), (true, Some(3)));
     tokio::time::sleep(Duration::from_millis(40)).await;
     bench.fake.set("a", ContainerExited);
-    bench.seen("a", is_exited).await;
+    let ended = bench.seen("a", is_exited).await;
+    assert_eq!(ended.containers[0].ended_with, None);
 }
 
 #[tokio::test]

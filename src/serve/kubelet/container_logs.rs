@@ -131,7 +131,7 @@ impl Sending {
             let (mut reader, progress) = read.await.map_err(io::Error::other)?;
             let part = reader.take();
             let progress = progress?;
-            if progress == Progress::Rotates {
+            if progress == Progress::LastLines {
                 sleep(LAST_LINES).await;
             }
             if progress != Progress::Ended {

@@ -14,6 +14,8 @@ pub(in crate::plan::tests) enum Happening {
     Advance(u64),
     /// A container ends with this code, if it runs.
     Ends(&'static str, i32),
+    /// The same, and the agent acts on the event of it before the runtime's view shows the end.
+    EndIsTold(&'static str, i32),
     SandboxDies,
     AgentRestarts,
     /// After so many more actions.
@@ -39,6 +41,13 @@ pub(in crate::plan::tests) fn happen(world: &mut World, spec: &Value, happening:
         Happening::Ends(container, code) => {
             if world.running(container).is_some() {
                 world.kill(container, *code);
+            }
+        }
+        Happening::EndIsTold(container, code) => {
+            if world.running(container).is_some() {
+                let id = world.tell_end(container, *code);
+                world.run();
+                world.end(&id, *code);
             }
         }
         Happening::SandboxDies => {
