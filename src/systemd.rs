@@ -71,12 +71,16 @@ impl Pulse {
 impl SystemdTask {
     /// Runs until shutdown.
     pub async fn run(mut self, shutdown: CancellationToken) {
-        let mut told = self.status();
-        self.tell(&format!("READY=1\nSTATUS={told}\n"));
+        let mut told = None;
+        self.tell_status(&mut told);
         let interval = self.watchdog.map_or(NEVER, |watchdog| watchdog / 2);
         let mut next_sign = Instant::now();
         let mut next_status = None;
         loop {
+            // systemd ends a unit that is never ready. Its queue may have been full.
+            if told.is_none() {
+                next_status.get_or_insert(Instant::now() + SETTLE);
+            }
             let far = Instant::now() + NEVER;
             // Cancel-safe: every arm only waits, and the state is read again afterwards.
             tokio::select! {
@@ -94,11 +98,7 @@ impl SystemdTask {
                 }
                 () = sleep_until(next_status.unwrap_or(far)) => {
                     next_status = None;
-                    let status = self.status();
-                    if status != told {
-                        self.tell(&format!("STATUS={status}\n"));
-                        told = status;
-                    }
+                    self.tell_status(&mut told);
                 }
                 () = sleep_until(next_sign) => {
                     next_sign = Instant::now() + interval;
@@ -146,10 +146,20 @@ impl SystemdTask {
         line.replace(|c: char| c.is_control(), " ")
     }
 
-    fn tell(&self, assignments: &str) {
-        if let Err(err) = notify::send(&self.socket, assignments) {
-            tracing::warn!(%err, "cannot tell systemd how the agent is");
+    /// Tells the status if it is another than the one that was `told`; with the first one, that the
+    /// agent is ready.
+    fn tell_status(&mut self, told: &mut Option<String>) {
+        let status = self.status();
+        let ready = if told.is_none() { "READY=1\n" } else { "" };
+        if told.as_ref() != Some(&status) && self.tell(&format!("{ready}STATUS={status}\n")) {
+            *told = Some(status);
         }
+    }
+
+    /// Returns false when systemd does not take it now.
+    fn tell(&self, assignments: &str) -> bool {
+        let sent = notify::send(&self.socket, assignments);
+        sent.inspect_err(|err| tracing::warn!(%err, "cannot tell systemd how the agent is")).is_ok()
     }
 }
 
@@ -221,6 +231,21 @@ mod tests {
         bench.shutdown.cancel();
         assert!(next(&bench).await.starts_with("STOPPING=1\n"));
         tasks.join_next().await.unwrap().unwrap();
+    }
+
+    #[tokio::test]
+    async fn that_it_is_ready_is_told_until_systemd_takes_it() {
+        let (bench, task) = bench(None);
+        let full = UnixDatagram::unbound().unwrap();
+        full.set_nonblocking(true).unwrap();
+        let socket = bench._dir.path().join("notify");
+        while full.send_to(b"X=1\n", &socket).is_ok() {}
+        let mut tasks = tokio::task::JoinSet::new();
+        tasks.spawn(task.run(bench.shutdown.clone()));
+        tokio::time::sleep(Duration::from_millis(50)).await;
+        let others = bench.told();
+        assert!(others.starts_with("X=1\n") && !others.contains("READY=1"), "{others}");
+        assert_eq!(next(&bench).await, "READY=1\nSTATUS=0 of 0 pods running\n");
     }
 
     #[tokio::test]

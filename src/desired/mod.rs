@@ -54,9 +54,12 @@ pub struct Duplicate {
 /// Which sources are complete.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Completeness {
-    /// A source of static pods is not.
+    /// None for sure.
     #[default]
     None,
+    /// The API server alone: a pod of it that it does not have any more is unwanted, whatever a
+    /// source of static pods has.
+    Api,
     /// All sources of static pods: a static pod that none of them has is unwanted, whatever the API
     /// server has.
     Static,
@@ -119,11 +122,15 @@ pub fn merge<'a>(
         }
     }
     duplicates.order_by(|a, b| (&a.key, &a.dropped).cmp(&(&b.key, &b.dropped)));
-    let mut incomplete = sources.iter().filter(|one| one.knowledge != Knowledge::Complete);
-    let complete = match incomplete.clone().next() {
-        None => Completeness::All,
-        Some(_) if incomplete.all(|one| one.kind == SourceKind::Api) => Completeness::Static,
-        Some(_) => Completeness::None,
+    let (of_api, of_static): (Vec<_>, Vec<_>) =
+        sources.iter().partition(|one| one.kind == SourceKind::Api);
+    let is_complete =
+        |all: &[&Arc<SourceSnapshot>]| all.iter().all(|one| one.knowledge == Knowledge::Complete);
+    let complete = match (is_complete(&of_static), is_complete(&of_api)) {
+        (true, true) => Completeness::All,
+        (true, false) => Completeness::Static,
+        (false, true) if !of_api.is_empty() => Completeness::Api,
+        (false, _) => Completeness::None,
     };
     let told = sources.iter().all(|source| source.knowledge != Knowledge::Unknown);
     Desired { pods, unconfirmed, ends, duplicates, told, complete }

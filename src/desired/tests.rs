@@ -120,7 +120,7 @@ fn static_pods_do_not_wait_for_the_api_server() {
     for (files, api, complete) in [
         (Knowledge::Complete, Knowledge::Complete, Completeness::All),
         (Knowledge::Complete, Knowledge::Checkpoint, Completeness::Static),
-        (Knowledge::Checkpoint, Knowledge::Complete, Completeness::None),
+        (Knowledge::Checkpoint, Knowledge::Complete, Completeness::Api),
         (Knowledge::Checkpoint, Knowledge::Checkpoint, Completeness::None),
     ] {
         let of_api = SourceSnapshot { kind: SourceKind::Api, ..(*source(api, vec![])).clone() };

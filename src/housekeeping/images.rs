@@ -15,7 +15,7 @@ use crate::{
     },
     machine,
     metrics::metrics,
-    model::{Event, PodViews, Signal},
+    model::{Event, Origin, PodKey, PodView, PodViews, Signal, SourceKind},
     podspec::all_images,
     signals::DiskReadings,
     store::{Store, parse_saved},
@@ -191,13 +191,22 @@ impl ImageGcTask {
         self.failures = 0;
         self.parts.records.follow(&look.present, look.began, self.settled).await;
         for source in &self.parts.sources {
-            for pod in &source.borrow().pods {
+            let source = source.borrow();
+            // A pod of the API server that has ended does not run again. Its dead containers keep
+            // its images for as long as they are there.
+            let has_ended =
+                |key: &PodKey| source.ends.get(key).is_some_and(|end| end.phase.is_some());
+            for pod in source.pods.iter().filter(|pod| !has_ended(&pod.key)) {
                 for image in all_images(&pod.pod) {
                     look.in_use.by_manifest(image);
                 }
             }
         }
-        for view in self.parts.pods.borrow().values() {
+        let runs_again = |view: &&Arc<PodView>| {
+            let is_of_api = |origin: &Origin| origin.source == SourceKind::Api;
+            !view.has_stopped() || !view.origin.as_ref().is_some_and(is_of_api)
+        };
+        for view in self.parts.pods.borrow().values().filter(runs_again) {
             for image in view.pod.iter().chain(&view.previous).flat_map(|pod| all_images(pod)) {
                 look.in_use.by_manifest(image);
             }

@@ -152,8 +152,10 @@ fn is_from_api(view: &PodView) -> bool {
 
 /// A pod that the API server has bound to the node and that runs here.
 fn of_api(seen: &SeenPod, view: &PodView) -> MirrorStep {
-    // The agent has no status to write for a pod that ended before the agent knew it.
-    let known = !status::is_final(&seen.status) || !view.containers.is_empty();
+    // Of a pod that only the runtime knows, before its worker has the specification, there is no
+    // status to write, nor of one that ended before the agent knew it.
+    let known = view.pod.is_some();
+    let known = known && (!status::is_final(&seen.status) || !view.containers.is_empty());
     let patch = known.then(|| patch_status(seen, view, status::patch_of_api)).flatten();
     match patch {
         // Minor changes are not written before the last deletion.
@@ -191,6 +193,9 @@ fn create(case: &Case<'_>) -> MirrorStep {
 fn not_ours(case: &Case<'_>, seen: &SeenPod) -> MirrorStep {
     if seen.is_held() {
         MirrorStep::Nothing
+    } else if let Some(view) = case.view.filter(|view| view.uid.as_str() == seen.uid) {
+        // It ran here until pods of the API server were switched off, and is being stopped.
+        last_deletion(seen, view).unwrap_or(MirrorStep::Nothing)
     } else if seen.deletion.is_some() {
         delete_unknown(seen)
     } else if case.view.is_some() {

@@ -1,6 +1,7 @@
 //! The lease by which the node controller sees that the node is alive.
 
 use crate::model::Now;
+use jiff::SignedDuration;
 use k8s_openapi::{
     api::coordination::v1::{Lease, LeaseSpec},
     apimachinery::pkg::apis::meta::v1::{MicroTime, ObjectMeta, OwnerReference},
@@ -33,7 +34,9 @@ pub fn lease(node: &str, uid: &str, seconds: i32, now: Now) -> Lease {
 }
 
 /// The lease as it was answered last, renewed. One that belongs to another Node of the name (it was
-/// registered anew) gets this one as its owner, or the garbage collector would take it away.
+/// registered anew) gets this one as its owner, or the garbage collector would take it away. Its
+/// time never goes back, also when the wall clock does: the node lifecycle controller counts only a
+/// renewal that is later than the last.
 #[must_use]
 pub fn renewed(last: &Lease, node: &str, uid: &str, seconds: i32, now: Now) -> Lease {
     let new = lease(node, uid, seconds, now);
@@ -45,6 +48,10 @@ pub fn renewed(last: &Lease, node: &str, uid: &str, seconds: i32, now: Now) -> L
     let spec = renewed.spec.get_or_insert_default();
     spec.holder_identity = Some(node.to_owned());
     spec.lease_duration_seconds = Some(seconds);
-    spec.renew_time = Some(MicroTime(now.wall));
+    let after_last = spec
+        .renew_time
+        .as_ref()
+        .and_then(|last| last.0.checked_add(SignedDuration::from_micros(1)).ok());
+    spec.renew_time = Some(MicroTime(after_last.unwrap_or(now.wall).max(now.wall)));
     renewed
 }

@@ -388,9 +388,11 @@ fn a_wall_clock_step_changes_no_condition_and_no_schedule() {
         posting.posted(false, 0.5, first);
         assert!(!posting.is_due(false, now));
         assert!(posting.is_due(false, Now { boot: Duration::from_secs(300), wall }));
-        // The node controller goes by its own clock, from when it saw the lease change.
+        // The node controller goes by its own clock, from when it saw a later renewal.
         let next = renewed(&lease("n1", "u1", 40, first), "n1", "u1", 40, now);
-        assert_eq!(next.spec.unwrap().renew_time.map(|time| time.0), Some(wall));
+        let renewed_at = next.spec.unwrap().renew_time.unwrap().0;
+        assert!(renewed_at > first.wall && renewed_at >= wall, "{renewed_at}");
+        assert!(renewed_at == wall || wall < first.wall, "{renewed_at}");
     }
 }
 
@@ -400,6 +402,8 @@ fn a_lease_follows_the_node_that_it_belongs_to() {
     let next = renewed(&first, "n1", "u1", 40, at(10));
     assert_eq!(next.metadata, first.metadata);
     assert_ne!(next.spec, first.spec);
+    let back = renewed(&next, "n1", "u1", 40, at(5)).spec.unwrap().renew_time.unwrap();
+    assert!(back.0 > at(10).wall && back.0 < at(11).wall, "a later renewal: {back:?}");
     let moved = renewed(&first, "n1", "u2", 40, at(20));
     assert_eq!(moved.metadata.owner_references.unwrap()[0].uid, "u2");
 }

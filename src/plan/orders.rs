@@ -134,7 +134,9 @@ impl PodOrders {
     #[must_use]
     pub fn stop_seconds(&self, uid: &PodUid, pod: Option<&k8s::Pod>) -> Option<u32> {
         let is_wished = self.wish.pod().is_some_and(|wished| wished.uid == *uid);
-        let deletion = self.deletion_seconds().filter(|_| is_wished);
+        // A forced deletion of a pod that a finalizer holds says 0. As in the kubelet, a second is
+        // the least, so that a preStop hook begins.
+        let deletion = self.deletion_seconds().filter(|_| is_wished).map(|seconds| seconds.max(1));
         let hold = self.hold_on(uid).map(|hold| match hold.stop {
             HoldStop::AtOnce => 0,
             HoldStop::Within(seconds) => seconds,

@@ -234,7 +234,9 @@ impl IdentityTask {
         let store = self.obtainer.store.clone();
         let in_use = CREDENTIALS.run(move || store.in_use()).await.unwrap_or(None);
         let now = clock::now().wall.as_second();
-        if in_use.is_some_and(|(lifetime, of)| now < lifetime.renewal() && of == addresses) {
+        // The signer may add names, and writes an address in its own way.
+        let has_all = |of: BTreeSet<String>| canonical(&of).is_superset(&canonical(&addresses));
+        if in_use.is_some_and(|(lifetime, of)| now < lifetime.renewal() && has_all(of)) {
             return Ok(CertificateLook::InUse);
         }
         self.obtainer.obtain(self.obtainer.link.clone(), Purpose::Serving(addresses)).await?;
@@ -300,6 +302,12 @@ async fn pause(time: Duration, reload: &mut watch::Receiver<u64>, node: Option<&
         () = connection::asked(reload) => {}
         () = changed => {}
     }
+}
+
+/// Names and addresses, an address in the one way in which Rust writes it.
+fn canonical(names: &BTreeSet<String>) -> BTreeSet<String> {
+    let address = |name: &String| Some(name.parse::<IpAddr>().ok()?.to_canonical().to_string());
+    names.iter().map(|name| address(name).unwrap_or_else(|| name.clone())).collect_ordered()
 }
 
 #[cfg(test)]

@@ -62,6 +62,17 @@ fn plan_api(
     memory.plan(&sight, |_: &PodUid| false, now)
 }
 
+#[test]
+fn a_pod_whose_specification_is_not_known_yet_has_no_status_to_write() {
+    let view = PodView {
+        pod: None,
+        status: Arc::default(),
+        containers: Vec::new(),
+        ..running("u1", "Running")
+    };
+    assert_eq!(decide_api(Some(&view), Some(&object("u1", "Running"))), "nothing");
+}
+
 fn terminated(exit_code: i32, reason: &str) -> Value {
     json!({"name": "web", "image": "web:1", "imageID": "", "ready": false, "restartCount": 0,
         "state": {"terminated": {"exitCode": exit_code, "reason": reason}}})

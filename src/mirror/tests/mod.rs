@@ -190,12 +190,17 @@ fn a_pod_of_the_api_is_declined_and_its_deletion_completed() {
     let deleted = SeenPod { deletion: Some(DELETION), ..own.clone() };
     let held = SeenPod { deletion: Some(HELD), ..deleted.clone() };
     let run = view("a", "r1", "Running");
+    // Pods of the API server were switched off while it ran here.
+    let stops = PodView { uid: "m1".into(), terminating: true, ..view("a", "r1", "Running") };
+    let stopped = PodView { stopped: true, ..stops.clone() };
     for (view, seen, expected) in [
         (None, &own, "decline m1"),
         (None, &ended, "nothing"),
         (None, &deleted, "delete m1: it was deleted and does not run here"),
         (None, &held, "nothing"),
         (Some(&run), &own, "wait: the API has a pod default/web-n1 that is not its mirror"),
+        (Some(&stops), &deleted, "nothing"),
+        (Some(&stopped), &deleted, "delete m1: it was deleted and has ended"),
     ] {
         assert_eq!(decide(view, Some(seen), Some("node-1"), true), expected);
     }

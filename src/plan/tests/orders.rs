@@ -66,6 +66,7 @@ fn a_pod_has_the_shortest_period_that_an_order_gives_it() {
             PodOrders { shutdown: shutdown(0), ..ended(Some(3)) },
             Some(3),
         ),
+        ("it is deleted by force, and a finalizer holds it", 60, ended(Some(0)), Some(1)),
         (
             "another uid is deleted",
             60,

@@ -110,19 +110,22 @@ impl State {
     }
 
     /// True when no source wants a name that is in none of them now. Static pods do not wait until
-    /// the API server has said which pods it has.
+    /// the API server has said which pods it has, nor pods of the API server for a source of
+    /// static pods that does not know everything: for that one, a last good manifest that is
+    /// refused is enough, until somebody acts.
     fn is_unwanted(&self, key: &PodKey) -> bool {
-        let all_static = || {
+        let all = |are_static: bool| {
             let recorded = self.recorded(key);
             let in_runtime = self.occupancy(key).into_iter().flat_map(Occupancy::own_sandboxes);
             let has_record = |uid: &PodUid| recorded.iter().any(|recorded| recorded.uid == *uid);
             !recorded.is_empty()
-                && recorded.iter().all(|recorded| is_static(&recorded.pod))
+                && recorded.iter().all(|recorded| is_static(&recorded.pod) == are_static)
                 && in_runtime.map(|sandbox| &sandbox.uid).all(has_record)
         };
         match self.desired.complete {
             Completeness::All => true,
-            Completeness::Static => all_static(),
+            Completeness::Static => all(true),
+            Completeness::Api => all(false),
             Completeness::None => false,
         }
     }

@@ -2,7 +2,7 @@
 
 use super::{
     Effects, Leaving, MeasurePurpose, MeasuredPod, Relief, ReliefAction, Seen, has_memory_volume,
-    is_live,
+    is_live, is_running,
 };
 use crate::{
     model::{HoldStop, PodView},
@@ -62,11 +62,15 @@ impl Relief {
             MemoryTrack::Idle => None,
         };
         self.memory = MemoryTrack::Measuring(*acting, soft);
-        // The candidates, and the pods that were given time to stop.
-        let live = seen.pods.values().filter(|view| is_live(view, seen));
-        let wanted = live.filter(|view| {
-            self.evictions.stop_of(&view.key, &view.uid) != Some(HoldStop::AtOnce)
-                && has_memory_of_its_own(view)
+        // The candidates, and the pods that were given time to stop: one of the API server is
+        // Failed from the beginning of its stop.
+        let wanted = seen.pods.values().filter(|view| {
+            let is_wanted = match self.evictions.stop_of(&view.key, &view.uid) {
+                None => is_live(view, seen),
+                Some(HoldStop::Within(_)) => !view.has_stopped(),
+                Some(HoldStop::AtOnce) => false,
+            };
+            is_wanted && has_memory_of_its_own(view)
         });
         let pods = wanted.cloned().collect();
         effects.actions.push(ReliefAction::Measure { purpose: MeasurePurpose::Cgroups, pods });
@@ -112,7 +116,8 @@ impl Relief {
     ) -> bool {
         let going = pods.iter().filter(|measured| {
             let stop = self.evictions.stop_of(&measured.view.key, &measured.view.uid);
-            is_live(&measured.view, seen) && stop.is_some_and(|stop| stop != HoldStop::AtOnce)
+            let is_going = is_running(&measured.view, seen);
+            is_going && stop.is_some_and(|stop| stop != HoldStop::AtOnce)
         });
         let going: Vec<_> = going.map(MeasuredPod::candidate).collect();
         let ranking = rank(&going, acting, seen.layout, seen.settings.static_pods);

@@ -619,6 +619,11 @@ fn is_live(view: &PodView, seen: &Seen<'_>) -> bool {
     seen.pods.get(&view.key).is_some_and(|now| now.uid == view.uid && !now.has_ended())
 }
 
+/// True when this incarnation is still published and not all of it has stopped.
+fn is_running(view: &PodView, seen: &Seen<'_>) -> bool {
+    seen.pods.get(&view.key).is_some_and(|now| now.uid == view.uid && !now.has_stopped())
+}
+
 /// True when a pod has a volume in memory, whose content outlives the processes.
 fn has_memory_volume(pod: &k8s::Pod) -> bool {
     let volumes = pod.spec.iter().flat_map(|spec| spec.volumes.iter().flatten());

@@ -22,6 +22,28 @@ fn no_container_runs(view: &mut PodView) {
 }
 
 #[test]
+fn a_hard_threshold_cuts_short_a_stop_that_has_begun() {
+    let mut world = World::new(soft_memory());
+    let spec = json!({"terminationGracePeriodSeconds": 300});
+    world.run(Pod::new("hog", spec).memory(400 * MI).api());
+    world.run(Pod::new("second", json!({})).memory(200 * MI));
+    world.round(0);
+    world.read(Signal::MemoryAvailable, 150 * MI);
+    world.round(2000);
+    world.round(2000);
+    without_page_cache(&mut world);
+    assert_eq!(world.decide(), ["measure cgroups of hog second", "evict hog"]);
+    world.fail("hog");
+    world.read(Signal::MemoryAvailable, 60 * MI);
+    world.round(50);
+    without_page_cache(&mut world);
+    assert_eq!(world.decide(), ["measure cgroups of hog second", "hurry hog"]);
+    world.change("hog", no_container_runs);
+    world.read(Signal::MemoryAvailable, 50 * MI);
+    assert!(world.round(50).is_empty(), "a reading after its end has to show the effect");
+}
+
+#[test]
 fn the_next_eviction_waits_for_the_containers_of_the_last() {
     let mut world = evicted_for_memory(hog().api());
     world.run(Pod::new("second", json!({})).memory(300 * MI));

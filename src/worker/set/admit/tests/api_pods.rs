@@ -46,7 +46,7 @@ fn evict(state: &mut State, uid: &str) {
 
 #[test]
 fn a_removed_static_pod_does_not_wait_for_the_api_server() {
-    use Completeness::{All, None, Static};
+    use Completeness::{All, Api, None, Static};
     let records = |all: &[Recorded]| all.to_vec();
     for (records, running, complete, expected) in [
         (records(&[recorded("a", false)]), vec!["a"], Static, "gone"),
@@ -58,7 +58,14 @@ fn a_removed_static_pod_does_not_wait_for_the_api_server() {
         (records(&[recorded("a", false), recorded_api("b", false)]), vec![], Static, "undecided"),
         (records(&[recorded_api("b", false)]), vec!["b"], Static, "undecided"),
         (records(&[recorded_api("b", false)]), vec!["b"], All, "gone"),
+        // Nor does a pod of the API server wait for a refused manifest.
+        (records(&[recorded_api("b", false)]), vec!["b"], Api, "gone"),
+        (records(&[recorded_api("b", false)]), vec!["b"], None, "undecided"),
+        (records(&[recorded_api("b", false)]), vec!["a", "b"], Api, "undecided"),
+        (records(&[recorded("a", false)]), vec!["a"], Api, "undecided"),
+        (records(&[recorded("a", false), recorded_api("b", false)]), vec![], Api, "undecided"),
         (records(&[]), vec!["c"], Static, "undecided"),
+        (records(&[]), vec!["c"], Api, "undecided"),
         (records(&[]), vec!["c"], All, "gone"),
     ] {
         let mut state = up(state(&records, &running));
