@@ -72,15 +72,10 @@ impl SystemdTask {
     /// Runs until shutdown.
     pub async fn run(mut self, shutdown: CancellationToken) {
         let mut told = None;
-        self.tell_status(&mut told);
+        let mut next_status = self.tell_status(&mut told);
         let interval = self.watchdog.map_or(NEVER, |watchdog| watchdog / 2);
         let mut next_sign = Instant::now();
-        let mut next_status = None;
         loop {
-            // systemd ends a unit that is never ready. Its queue may have been full.
-            if told.is_none() {
-                next_status.get_or_insert(Instant::now() + SETTLE);
-            }
             let far = Instant::now() + NEVER;
             // Cancel-safe: every arm only waits, and the state is read again afterwards.
             tokio::select! {
@@ -97,8 +92,7 @@ impl SystemdTask {
                     next_status.get_or_insert(Instant::now() + SETTLE);
                 }
                 () = sleep_until(next_status.unwrap_or(far)) => {
-                    next_status = None;
-                    self.tell_status(&mut told);
+                    next_status = self.tell_status(&mut told);
                 }
                 () = sleep_until(next_sign) => {
                     next_sign = Instant::now() + interval;
@@ -147,19 +141,25 @@ impl SystemdTask {
     }
 
     /// Tells the status if it is another than the one that was `told`; with the first one, that the
-    /// agent is ready.
-    fn tell_status(&mut self, told: &mut Option<String>) {
+    /// agent is ready. Returns when to try again, if systemd's queue is full.
+    fn tell_status(&mut self, told: &mut Option<String>) -> Option<Instant> {
         let status = self.status();
         let ready = if told.is_none() { "READY=1\n" } else { "" };
-        if told.as_ref() != Some(&status) && self.tell(&format!("{ready}STATUS={status}\n")) {
-            *told = Some(status);
+        if told.as_ref() == Some(&status) {
+            return None;
         }
+        if !self.tell(&format!("{ready}STATUS={status}\n")) {
+            return Some(Instant::now() + SETTLE);
+        }
+        *told = Some(status);
+        None
     }
 
-    /// Returns false when systemd does not take it now.
+    /// Returns false when systemd's queue is full.
     fn tell(&self, assignments: &str) -> bool {
-        let sent = notify::send(&self.socket, assignments);
-        sent.inspect_err(|err| tracing::warn!(%err, "cannot tell systemd how the agent is")).is_ok()
+        let Err(err) = notify::send(&self.socket, assignments) else { return true };
+        tracing::warn!(%err, "cannot tell systemd how the agent is");
+        err.kind() != std::io::ErrorKind::WouldBlock
     }
 }
 

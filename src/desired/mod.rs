@@ -129,8 +129,8 @@ pub fn merge<'a>(
     let complete = match (is_complete(&of_static), is_complete(&of_api)) {
         (true, true) => Completeness::All,
         (true, false) => Completeness::Static,
-        (false, true) if !of_api.is_empty() => Completeness::Api,
-        (false, _) => Completeness::None,
+        (false, true) => Completeness::Api,
+        (false, false) => Completeness::None,
     };
     let told = sources.iter().all(|source| source.knowledge != Knowledge::Unknown);
     Desired { pods, unconfirmed, ends, duplicates, told, complete }

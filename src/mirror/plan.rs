@@ -195,7 +195,8 @@ fn not_ours(case: &Case<'_>, seen: &SeenPod) -> MirrorStep {
         MirrorStep::Nothing
     } else if let Some(view) = case.view.filter(|view| view.uid.as_str() == seen.uid) {
         // It ran here until pods of the API server were switched off, and is being stopped.
-        last_deletion(seen, view).unwrap_or(MirrorStep::Nothing)
+        let waits = || MirrorStep::Wait(format!("pod {} is being stopped", case.key));
+        last_deletion(seen, view).unwrap_or_else(waits)
     } else if seen.deletion.is_some() {
         delete_unknown(seen)
     } else if case.view.is_some() {

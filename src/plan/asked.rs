@@ -116,6 +116,8 @@ pub(crate) fn plan_asked(cx: &Cx<'_>, plan: &mut PodPlan) -> bool {
     let stop = cx.stop(Restart::AtOnce);
     let mut groups = stop.groups(&alive);
     for kill in groups.iter_mut().flatten() {
+        // Also of one that has just ended by itself.
+        kill.restart = Restart::AtOnce;
         kill.event.message =
             format!("Container {} will be restarted: a person has asked for it", kill.name);
     }

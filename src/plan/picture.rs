@@ -204,7 +204,7 @@ fn end_container(pod: &mut ObservedPod, id: &ContainerId, at: Timestamp) {
     container.state = ContainerState::Exited {
         started_at,
         finished_at: at,
-        exit_code: KILLED,
+        exit_code: container.ended_with.unwrap_or(KILLED),
         reason: "Error".into(),
         message: "".into(),
     };

@@ -15,7 +15,7 @@ use crate::{
     model::{DesiredPod, Now, PodKey, PodUid, RUN_FROM_CHECKPOINT, k8s},
     plan::{
         Action, Incarnation, KillDeadline, KillPod, KillPurpose, Occupancy, Outcome, PodOrders,
-        Terminal, Wish, replaces, stops_for_edit,
+        Restart, Terminal, Wish, replaces, stops_for_edit,
     },
     podspec::{has_same_class, is_static, shows_metadata, with_amounts_of},
     store::{KillRecord, PodRecord, Store},
@@ -336,7 +336,9 @@ impl Records {
             return false;
         };
         let known = record.interrupted.len();
-        for container in kill.containers() {
+        // One with a restart by its policy had ended by itself.
+        let stopped = kill.containers().filter(|one| one.restart != Restart::ByPolicy);
+        for container in stopped {
             if !record.interrupted.contains(&container.id) {
                 record.interrupted.push(container.id.clone());
             }

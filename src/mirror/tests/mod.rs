@@ -199,7 +199,7 @@ fn a_pod_of_the_api_is_declined_and_its_deletion_completed() {
         (None, &deleted, "delete m1: it was deleted and does not run here"),
         (None, &held, "nothing"),
         (Some(&run), &own, "wait: the API has a pod default/web-n1 that is not its mirror"),
-        (Some(&stops), &deleted, "nothing"),
+        (Some(&stops), &deleted, "wait: pod default/web-n1 is being stopped"),
         (Some(&stopped), &deleted, "delete m1: it was deleted and has ended"),
     ] {
         assert_eq!(decide(view, Some(seen), Some("node-1"), true), expected);
