@@ -1,6 +1,9 @@
 //! The columns of `kubectl get pods`, worded as kubectl does.
 
-use crate::{model::k8s, podspec::is_sidecar};
+use crate::{
+    model::{PodView, k8s},
+    podspec::is_sidecar,
+};
 use jiff::Timestamp;
 use std::fmt;
 
@@ -144,4 +147,20 @@ fn is_initialized(status: &k8s::PodStatus) -> bool {
 fn is_true(status: &k8s::PodStatus, type_: &str) -> bool {
     let mut conditions = status.conditions.iter().flatten();
     conditions.any(|condition| condition.type_ == type_ && condition.status == "True")
+}
+
+/// The restart count of the last run of a container that has ended; `None` when none has, or
+/// nothing is known of it.
+#[must_use]
+pub fn previous_run(view: &PodView, container: &str) -> Option<u32> {
+    let newest = view.containers.iter().find(|one| &*one.name == container)?;
+    let mut statuses = container_statuses(&view.status);
+    let status = statuses.find(|status| status.name == container);
+    let waits = status.and_then(|one| one.state.as_ref()?.waiting.as_ref()).is_some();
+    let ended = status.and_then(|one| one.last_state.as_ref()?.terminated.as_ref());
+    let is_of_newest = |id: &str| id.ends_with(newest.id.as_str());
+    let ended = ended.is_some_and(|one| one.container_id.as_deref().is_some_and(is_of_newest));
+    // While it waits to be restarted, the newest instance is the one that has ended, until its
+    // successor is made.
+    if waits && ended { Some(newest.restart_count) } else { newest.restart_count.checked_sub(1) }
 }

@@ -8,7 +8,7 @@ use crate::{
     model::{PodView, PodViews, k8s},
     podspec::{all_containers, pod_log_directory_name},
     serve::follow::Pace,
-    status::container_statuses,
+    status::{container_statuses, previous_run},
 };
 use axum::{
     body::{Body, Bytes},
@@ -199,12 +199,7 @@ fn number(view: &PodView, container: &str, previous: bool) -> Result<u32, Refuse
     if !previous {
         return Ok(newest.restart_count);
     }
-    // While it waits to be restarted, its last run is the newest one.
-    let number = match waiting {
-        Some(_) => Some(newest.restart_count),
-        None => newest.restart_count.checked_sub(1),
-    };
-    number.ok_or_else(|| {
+    previous_run(view, container).ok_or_else(|| {
         bad(format!("previous terminated container {container:?} in pod {pod:?} not found"))
     })
 }
