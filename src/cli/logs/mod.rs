@@ -272,7 +272,7 @@ fn in_pod(
         container,
         why: why.unwrap_or_default(),
         between_runs: waiting.is_some() && ended.is_some(),
-        previous: previous,
+        previous,
         note,
     })
 }
