@@ -54,7 +54,7 @@ pub struct Duplicate {
 /// Which sources are complete.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Completeness {
-    /// None for sure.
+    /// Neither the API server nor all sources of static pods.
     #[default]
     None,
     /// The API server alone: a pod of it that it does not have any more is unwanted, whatever a

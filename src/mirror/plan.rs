@@ -154,8 +154,8 @@ fn is_from_api(view: &PodView) -> bool {
 fn of_api(seen: &SeenPod, view: &PodView) -> MirrorStep {
     // Of a pod that only the runtime knows, before its worker has the specification, there is no
     // status to write, nor of one that ended before the agent knew it.
-    let known = view.pod.is_some();
-    let known = known && (!status::is_final(&seen.status) || !view.containers.is_empty());
+    let known =
+        view.pod.is_some() && (!status::is_final(&seen.status) || !view.containers.is_empty());
     let patch = known.then(|| patch_status(seen, view, status::patch_of_api)).flatten();
     match patch {
         // Minor changes are not written before the last deletion.

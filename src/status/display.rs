@@ -1,9 +1,6 @@
 //! The columns of `kubectl get pods`, worded as kubectl does.
 
-use crate::{
-    model::{PodView, k8s},
-    podspec::is_sidecar,
-};
+use crate::{model::k8s, podspec::is_sidecar};
 use jiff::Timestamp;
 use std::fmt;
 
@@ -149,18 +146,15 @@ fn is_true(status: &k8s::PodStatus, type_: &str) -> bool {
     conditions.any(|condition| condition.type_ == type_ && condition.status == "True")
 }
 
-/// The restart count of the last run of a container that has ended; `None` when none has, or
-/// nothing is known of it.
+/// The restart count of the present run of a container: of the instance that runs or has ended for
+/// good, or else of the one that starts next. The run before it is the previous one.
 #[must_use]
-pub fn previous_run(view: &PodView, container: &str) -> Option<u32> {
-    let newest = view.containers.iter().find(|one| &*one.name == container)?;
-    let mut statuses = container_statuses(&view.status);
-    let status = statuses.find(|status| status.name == container);
-    let waits = status.and_then(|one| one.state.as_ref()?.waiting.as_ref()).is_some();
-    let ended = status.and_then(|one| one.last_state.as_ref()?.terminated.as_ref());
-    let is_of_newest = |id: &str| id.ends_with(newest.id.as_str());
-    let ended = ended.is_some_and(|one| one.container_id.as_deref().is_some_and(is_of_newest));
-    // While it waits to be restarted, the newest instance is the one that has ended, until its
-    // successor is made.
-    if waits && ended { Some(newest.restart_count) } else { newest.restart_count.checked_sub(1) }
+pub fn present_run(status: &k8s::ContainerStatus) -> u32 {
+    let newest = u32::try_from(status.restart_count).unwrap_or_default();
+    let waits = status.state.as_ref().is_some_and(|state| state.waiting.is_some());
+    let ended = status.last_state.as_ref().and_then(|state| state.terminated.as_ref());
+    // While it waits to be restarted, its newest instance has ended. When the next one is made, that
+    // one waits until it is started.
+    let has_ended = waits && ended.is_some_and(|ended| ended.container_id == status.container_id);
+    newest.saturating_add(u32::from(has_ended))
 }

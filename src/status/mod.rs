@@ -11,7 +11,7 @@ mod phase;
 mod resources;
 
 pub use containers::container_instances;
-pub use display::{container_statuses, display_status, previous_run, ready_column, restarts};
+pub use display::{container_statuses, display_status, present_run, ready_column, restarts};
 
 use crate::{
     model::{Hold, Now, ObservedPod, Order as _, PodUid, ResizeWait, SandboxState, k8s},

@@ -16,7 +16,7 @@ use crate::{
     model::{Order as _, PodKey, PodView, k8s},
     podspec::pod_log_directory_name,
     serve::{Client, ClientError, StatusDocument},
-    status::{container_statuses, previous_run},
+    status::{container_statuses, present_run},
 };
 use std::{
     collections::BTreeMap,
@@ -61,10 +61,8 @@ struct Target {
     path: PathBuf,
     /// Why it does not run, where the agent knows.
     why: String,
-    /// It waits to be started again: the newest run is the previous one.
-    between_runs: bool,
-    /// The previous run, where the agent knows it.
-    previous: Option<u32>,
+    /// The number of its present run, where the agent knows it. Its log may not exist yet.
+    present: Option<u32>,
     /// To be told before the log.
     note: Option<String>,
 }
@@ -137,16 +135,12 @@ fn chosen(
     previous: bool,
 ) -> Result<(u32, Run), LogsError> {
     let (container, pod, why) = (target.container.clone(), target.pod.clone(), target.why.clone());
+    let newest = runs.pop_last();
     if !previous {
-        return runs.pop_last().ok_or(LogsError::NoLog { container, pod, why });
+        return newest.ok_or(LogsError::NoLog { container, pod, why });
     }
-    if !target.between_runs && target.previous.is_none() {
-        runs.pop_last();
-    }
-    let before = match target.previous {
-        Some(number) => runs.remove_entry(&number),
-        None => runs.pop_last(),
-    };
+    let has_ended = |(number, _): &(u32, Run)| target.present.is_some_and(|one| *number < one);
+    let before = newest.filter(has_ended).or_else(|| runs.pop_last());
     before.ok_or(LogsError::NoPrevious { container, pod, why })
 }
 
@@ -264,15 +258,12 @@ fn in_pod(
         let parts: Vec<&str> = parts.into_iter().flatten().collect();
         (!parts.is_empty()).then(|| format!(": it is waiting to start: {}", parts.join(": ")))
     });
-    let ended = status.and_then(|status| status.last_state.as_ref()?.terminated.as_ref());
-    let previous = view.and_then(|view| previous_run(view, &container));
     Ok(Target {
         path: path.join(&container),
         pod,
         container,
         why: why.unwrap_or_default(),
-        between_runs: waiting.is_some() && ended.is_some(),
-        previous,
+        present: status.map(present_run),
         note,
     })
 }

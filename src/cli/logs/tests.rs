@@ -185,6 +185,23 @@ async fn between_two_runs_the_newest_is_the_previous_one() {
 }
 
 #[tokio::test]
+async fn while_the_next_run_is_made_the_one_before_it_is_the_previous_one() {
+    let logs = Logs::new();
+    let mut agent = logs.agent(&[("web-n1", "u1", &["web"])]).unwrap();
+    let status = json!({"containerStatuses": [{"name": "web", "image": "i", "imageID": "", "ready": false,
+        "restartCount": 1, "state": {"waiting": {"reason": "ContainerCreating"}}, "containerID": "containerd://c2",
+        "lastState": {"terminated": {"exitCode": 1, "containerID": "containerd://c1"}}}]});
+    agent.pods[0].status = serde_json::from_value(status).unwrap();
+    let agent = Ok(agent);
+    let previous = LogsArgs { previous: true, ..args("web") };
+    logs.write("default_web-n1_u1/web/0.log", &line(1, "first"));
+    assert_eq!(logs.printed(&previous, &agent).await.unwrap(), "first\n");
+    // The runtime makes the log when it starts the container.
+    logs.write("default_web-n1_u1/web/1.log", "");
+    assert_eq!(logs.printed(&previous, &agent).await.unwrap(), "first\n");
+}
+
+#[tokio::test]
 async fn the_directory_can_be_named() {
     let (logs, other) = (Logs::new(), Logs::new());
     let agent = logs.agent(&[("web-n1", "u1", &["web"])]);

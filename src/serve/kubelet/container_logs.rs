@@ -8,7 +8,7 @@ use crate::{
     model::{PodView, PodViews, k8s},
     podspec::{all_containers, pod_log_directory_name},
     serve::follow::Pace,
-    status::{container_statuses, previous_run},
+    status::{container_statuses, present_run},
 };
 use axum::{
     body::{Body, Bytes},
@@ -199,7 +199,7 @@ fn number(view: &PodView, container: &str, previous: bool) -> Result<u32, Refuse
     if !previous {
         return Ok(newest.restart_count);
     }
-    previous_run(view, container).ok_or_else(|| {
+    status(view, container).and_then(|one| present_run(one).checked_sub(1)).ok_or_else(|| {
         bad(format!("previous terminated container {container:?} in pod {pod:?} not found"))
     })
 }
