@@ -3,11 +3,13 @@
 use crate::support::{
     agent::Settings,
     manifest::Pod,
+    proxy::Call,
     status::Status,
     stays,
     world::{Kind, World},
 };
 use std::{os::unix::net::UnixListener, time::Duration};
+use tonic::Code;
 
 /// Soft deadline of calls, so that what hangs is told soon.
 const IMPATIENT: &str = "runtimeRequestTimeout: 2s\n";
@@ -29,6 +31,20 @@ fn ids(world: &World, pods: &[String]) -> Vec<Vec<String>> {
     pods.iter().map(|pod| world.running_ids(pod)).collect()
 }
 
+/// True when a pod whose container was killed once was restarted once. A containerd that dies while
+/// it creates or starts the successor may know it afterwards in a state in which it can't be
+/// started. Such a container counts, because it may have run, as with the kubelet.
+fn restarts_fit(world: &World, pod: &str, status: &Status) -> bool {
+    let is_cut = |call: &Call| {
+        matches!(call.method.as_str(), "CreateContainer" | "StartContainer")
+            && call.is_for(pod)
+            && call.answered.is_none_or(|(code, _)| code != Code::Ok)
+    };
+    let cut = world.proxy.calls().iter().filter(|call| is_cut(call)).count();
+    let restarts = usize::try_from(status.restarts(pod, "main"));
+    restarts.is_ok_and(|restarts| (1..=1 + cut).contains(&restarts))
+}
+
 pub fn killed_ten_times_under_thirty_pods(kind: Kind) {
     let world = World::start(kind);
     let (quiet, unlucky) = (names("quiet", 20), names("unlucky", 10));
@@ -47,7 +63,7 @@ pub fn killed_ten_times_under_thirty_pods(kind: Kind) {
             kill_container();
         }
         world.runtime.start_again();
-        world.wait("it is restarted", |s| s.runs(pod) && s.restarts(pod, "main") == 1);
+        world.wait("it is restarted", |s| s.runs(pod) && restarts_fit(&world, pod, s));
     }
     let status = world.wait("events arrive", |status| status.node.pleg.events_connected);
     assert_eq!(ids(&world, &quiet), before);
@@ -55,7 +71,8 @@ pub fn killed_ten_times_under_thirty_pods(kind: Kind) {
         assert_eq!(status.restarts(pod, "main"), 0, "{pod}");
     }
     for pod in &unlucky {
-        assert_eq!((world.running_ids(pod).len(), status.restarts(pod, "main")), (1, 1), "{pod}");
+        assert_eq!(world.running_ids(pod).len(), 1, "{pod}");
+        assert!(restarts_fit(&world, pod, &status), "{pod}: {}", status.restarts(pod, "main"));
         assert_eq!(world.sandboxes(pod).len(), 1, "{pod}");
     }
     let touched = || quiet.iter().filter(|pod| world.proxy.count("StopContainer", pod) > 0).count();
