@@ -102,10 +102,10 @@ impl PodMeasurer {
         }
     }
 
-    /// The containers of pods that have not ended for which it is unknown where they write.
+    /// The containers of pods that have not stopped for which it is unknown where they write.
     /// Forgets all containers that are gone.
     fn unknown_containers(&mut self, everyone: &PodViews) -> Vec<ContainerId> {
-        let live = everyone.values().filter(|view| !view.has_ended());
+        let live = everyone.values().filter(|view| !view.has_stopped());
         let ids = live.flat_map(|view| view.containers.iter().map(|one| one.id.clone()));
         let ids: BTreeSet<ContainerId> = ids.collect_ordered();
         self.write_places.retain(|id, _| ids.contains(id));

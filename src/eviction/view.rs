@@ -78,7 +78,7 @@ impl EvictionTask {
         let now = clock::now();
         {
             let views = self.channels.pods.borrow();
-            let live = |pod: &PodKey| views.get(pod).is_some_and(|view| !view.has_ended());
+            let live = |pod: &PodKey| views.get(pod).is_some_and(|view| !view.has_stopped());
             self.history.partly.retain(|pod, _| live(pod));
         }
         let short = step.met.iter().map(|met| met.threshold.signal).collect_ordered();

@@ -49,8 +49,13 @@ pub(super) fn desired_pod(
         }),
     };
     let revision = revision(&pod);
-    // Where the record of the pod is lost, this is when it was accepted. It is written once, and
-    // changes nothing that the worker acts on.
+    // When the pod was scheduled, and when it was accepted should its record be lost. Both are
+    // written once, and change nothing that the worker acts on.
+    let scheduled = |condition: &&k8s::PodCondition| condition.type_ == "PodScheduled";
+    if let Some(scheduled) = status.conditions.iter().flatten().find(scheduled) {
+        let status = pod.status.get_or_insert_default();
+        status.conditions.get_or_insert_default().push(scheduled.clone());
+    }
     if let Some(start_time) = &status.start_time {
         pod.status.get_or_insert_default().start_time = Some(start_time.clone());
     }

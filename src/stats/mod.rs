@@ -256,7 +256,7 @@ impl Collector {
 
 /// True when a container of the pod runs.
 fn runs(view: &PodView) -> bool {
-    !view.has_ended() && view.containers.iter().any(|one| one.running_since.is_some())
+    view.containers.iter().any(|one| one.running_since.is_some())
 }
 
 /// What is told when reading has crashed.

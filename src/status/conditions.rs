@@ -99,7 +99,10 @@ fn condition(
     now: Now,
 ) -> k8s::PodCondition {
     let status = if finding.status { "True" } else { "False" };
-    let previous = previous_condition(input, type_).filter(|previous| previous.status == status);
+    let is_same = |condition: &&k8s::PodCondition| condition.status == status;
+    let previous = previous_condition(input, type_).filter(is_same);
+    // The first status keeps the time at which the scheduler has bound a pod of the API server.
+    let previous = previous.or_else(|| written_condition(input, type_).filter(is_same));
     let since = previous.and_then(|previous| previous.last_transition_time.clone());
     k8s::PodCondition {
         type_: type_.to_owned(),
@@ -119,12 +122,15 @@ pub(super) fn previous_condition<'a>(
     input.previous?.conditions.as_ref()?.iter().find(|condition| condition.type_ == type_)
 }
 
-/// The condition of a readiness gate, which somebody else writes: a pod of the API server brings
-/// it.
+/// The condition of a readiness gate, which somebody else writes.
 fn gate_condition<'a>(input: &StatusInput<'a>, type_: &str) -> Option<&'a k8s::PodCondition> {
-    let written = input.pod.status.as_ref().and_then(|status| status.conditions.as_ref());
-    let written = written.into_iter().flatten().find(|condition| condition.type_ == type_);
-    written.or_else(|| previous_condition(input, type_))
+    written_condition(input, type_).or_else(|| previous_condition(input, type_))
+}
+
+/// A condition that somebody else has written, which a pod of the API server brings.
+fn written_condition<'a>(input: &StatusInput<'a>, type_: &str) -> Option<&'a k8s::PodCondition> {
+    let written = input.pod.status.as_ref()?.conditions.as_ref()?;
+    written.iter().find(|condition| condition.type_ == type_)
 }
 
 /// True when a restart rule of a container may restart all containers of the pod.

@@ -932,6 +932,25 @@ fn the_observed_generation_is_that_of_the_pod() {
 }
 
 #[test]
+fn the_first_status_keeps_the_time_of_the_schedule() {
+    let mut case = from_api(Case::of(up()));
+    let scheduled = json!({
+        "type": "PodScheduled", "status": "True", "lastTransitionTime": "2025-12-31T00:00:00Z"
+    });
+    case.pod.status = serde_json::from_value(json!({"conditions": [scheduled]})).unwrap();
+    let since = |status: &k8s::PodStatus| {
+        let conditions = to_json(status)["conditions"].take();
+        conditions.as_array().unwrap()[4]["lastTransitionTime"].clone()
+    };
+    let first = case.status();
+    assert_eq!(since(&first), "2025-12-31T00:00:00Z");
+    case.pod.status = None;
+    assert_ne!(since(&case.status()), "2025-12-31T00:00:00Z");
+    case.previous = Some(first);
+    assert_eq!(since(&case.status()), "2025-12-31T00:00:00Z");
+}
+
+#[test]
 fn readiness_gates_read_the_conditions_of_the_object() {
     let ready = |gate: Option<&str>| {
         let mut case = from_api(Case::of(up()));

@@ -105,17 +105,21 @@ fn a_revision_is_of_what_the_worker_acts_on() {
 }
 
 #[test]
-fn the_status_has_the_start_time_and_the_conditions_of_gates() {
+fn the_status_has_the_times_of_its_start_and_schedule_and_gates() {
     let mut object = object();
     object["status"]["startTime"] = json!("2026-01-01T00:00:00Z");
     object["status"]["conditions"] = json!([
+        {"type": "PodScheduled", "status": "True", "lastTransitionTime": "2025-12-31T00:00:00Z"},
         {"type": "Ready", "status": "False"},
         {"type": "example.com/gate", "status": "True"},
     ]);
     let status = read(&object).desired.unwrap().pod.status.clone().unwrap();
     let expected = json!({
         "startTime": "2026-01-01T00:00:00Z",
-        "conditions": [{"type": "example.com/gate", "status": "True"}],
+        "conditions": [
+            {"type": "example.com/gate", "status": "True"},
+            {"type": "PodScheduled", "status": "True", "lastTransitionTime": "2025-12-31T00:00:00Z"},
+        ],
     });
     assert_eq!(serde_json::to_value(status).unwrap(), expected);
 }

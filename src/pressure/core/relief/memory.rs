@@ -2,7 +2,7 @@
 
 use super::{
     Effects, Leaving, MeasurePurpose, MeasuredPod, Relief, ReliefAction, Seen, has_memory_volume,
-    is_live, is_running,
+    is_running,
 };
 use crate::{
     model::{HoldStop, PodView},
@@ -62,15 +62,10 @@ impl Relief {
             MemoryTrack::Idle => None,
         };
         self.memory = MemoryTrack::Measuring(*acting, soft);
-        // The candidates, and the pods that were given time to stop: one of the API server is
-        // Failed from the beginning of its stop.
+        // The candidates, and the pods that were given time to stop.
         let wanted = seen.pods.values().filter(|view| {
-            let is_wanted = match self.evictions.stop_of(&view.key, &view.uid) {
-                None => is_live(view, seen),
-                Some(HoldStop::Within(_)) => !view.has_stopped(),
-                Some(HoldStop::AtOnce) => false,
-            };
-            is_wanted && has_memory_of_its_own(view)
+            let at_once = self.evictions.stop_of(&view.key, &view.uid) == Some(HoldStop::AtOnce);
+            !at_once && !view.has_stopped() && has_memory_of_its_own(view)
         });
         let pods = wanted.cloned().collect();
         effects.actions.push(ReliefAction::Measure { purpose: MeasurePurpose::Cgroups, pods });

@@ -555,9 +555,10 @@ impl Relief {
         self.futile.retain(|threshold, _| met.contains(&threshold.signal));
     }
 
-    /// The pods that have not ended and were not evicted.
+    /// The pods that were not evicted and have not stopped. One whose phase is final may take long
+    /// to stop, and is hurried by an eviction.
     fn candidates<'a>(&'a self, seen: &Seen<'a>) -> impl Iterator<Item = &'a Arc<PodView>> {
-        let live = seen.pods.values().filter(|view| view.pod.is_some() && !view.has_ended());
+        let live = seen.pods.values().filter(|view| view.pod.is_some() && !view.has_stopped());
         live.filter(|view| self.evictions.stop_of(&view.key, &view.uid).is_none())
     }
 
@@ -568,7 +569,7 @@ impl Relief {
         seen: &Seen<'_>,
     ) -> Vec<Candidate<'a>> {
         let still = measured.iter().filter(|measured| {
-            is_live(&measured.view, seen)
+            is_running(&measured.view, seen)
                 && self.evictions.stop_of(&measured.view.key, &measured.view.uid).is_none()
         });
         still.map(MeasuredPod::candidate).collect()
@@ -612,11 +613,6 @@ fn held_conditions(
     recent.filter_map(|record| record.cause.condition()).filter(|condition| {
         settings.thresholds.iter().any(|threshold| threshold.signal.condition() == *condition)
     })
-}
-
-/// True when this incarnation is still published and has not ended.
-fn is_live(view: &PodView, seen: &Seen<'_>) -> bool {
-    seen.pods.get(&view.key).is_some_and(|now| now.uid == view.uid && !now.has_ended())
 }
 
 /// True when this incarnation is still published and not all of it has stopped.

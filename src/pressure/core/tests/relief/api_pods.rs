@@ -43,6 +43,27 @@ fn a_hard_threshold_cuts_short_a_stop_that_has_begun() {
     assert!(world.round(50).is_empty(), "a reading after its end has to show the effect");
 }
 
+/// `activeDeadlineSeconds` ends a pod for good while its containers still stop, which may take long.
+#[test]
+fn a_pod_whose_phase_is_final_is_evicted_while_it_stops() {
+    let mut world = hard_memory();
+    world.run(hog().api());
+    world.fail("hog");
+    world.read(Signal::MemoryAvailable, 60 * MI);
+    world.round(50);
+    without_page_cache(&mut world);
+    assert_eq!(world.decide(), ["measure cgroups of hog", "evict hog"]);
+    assert_eq!(world.stop_of("hog"), Some(HoldStop::AtOnce));
+
+    let mut world = hard_disk();
+    world.run(disk_hog("hog").api());
+    world.fail("hog");
+    world.read(Signal::NodefsAvailable, 60 * MI);
+    world.round(50);
+    world.relief.fold(Outcome::ImagesFreed(None));
+    assert_eq!(world.decide(), ["measure disks of hog", "evict hog"]);
+}
+
 #[test]
 fn the_next_eviction_waits_for_the_containers_of_the_last() {
     let mut world = evicted_for_memory(hog().api());
