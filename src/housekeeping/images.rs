@@ -11,7 +11,9 @@ use crate::{
     event::Recorder,
     image::{
         EndedPulls, PullRecords,
-        gc::{self, FreeRequest, Freed, GcPlan, GcSettings, ImageHistory, Present, Removable},
+        gc::{
+            self, FreeRequest, Freed, GcPlan, GcSettings, ImageHistory, InUse, Present, Removable,
+        },
     },
     machine,
     metrics::metrics,
@@ -190,6 +192,16 @@ impl ImageGcTask {
         };
         self.failures = 0;
         self.parts.records.follow(&look.present, look.began, self.settled).await;
+        self.note_manifests(&mut look.in_use);
+        self.take_pulls();
+        let (now, records) = (clock::now(), &self.parts.records);
+        let has_record = |image: &Present| records.has_pull_of(image);
+        self.history.observe(&look.present, &look.in_use, look.began, now, has_record);
+        Some(gc::plan(&look.present, &look.in_use, &self.history, &self.parts.settings, now))
+    }
+
+    /// Notes the images that manifests and pods name.
+    fn note_manifests(&self, in_use: &mut InUse) {
         for source in &self.parts.sources {
             let source = source.borrow();
             // A pod of the API server that has ended does not run again. Its dead containers keep
@@ -198,7 +210,7 @@ impl ImageGcTask {
                 |key: &PodKey| source.ends.get(key).is_some_and(|end| end.phase.is_some());
             for pod in source.pods.iter().filter(|pod| !has_ended(&pod.key)) {
                 for image in all_images(&pod.pod) {
-                    look.in_use.by_manifest(image);
+                    in_use.by_manifest(image);
                 }
             }
         }
@@ -208,14 +220,9 @@ impl ImageGcTask {
         };
         for view in self.parts.pods.borrow().values().filter(runs_again) {
             for image in view.pod.iter().chain(&view.previous).flat_map(|pod| all_images(pod)) {
-                look.in_use.by_manifest(image);
+                in_use.by_manifest(image);
             }
         }
-        self.take_pulls();
-        let (now, records) = (clock::now(), &self.parts.records);
-        let has_record = |image: &Present| records.has_pull_of(image);
-        self.history.observe(&look.present, &look.in_use, look.began, now, has_record);
-        Some(gc::plan(&look.present, &look.in_use, &self.history, &self.parts.settings, now))
     }
 
     async fn remove(
@@ -225,11 +232,17 @@ impl ImageGcTask {
         reason: &'static str,
     ) -> Freed {
         let available = || self.parts.disks.newer(Signal::ImagefsAvailable);
+        // Removing takes time. An image that a new manifest needs stays: there may be no registry.
+        let is_named = |image: &Present| {
+            let mut in_use = InUse::default();
+            self.note_manifests(&mut in_use);
+            in_use.is_named(image)
+        };
         let began = clock::now().boot;
-        let freed = gc::remove(&self.parts.runtime, order, wanted, available).await;
+        let freed = gc::remove(&self.parts.runtime, order, wanted, is_named, available).await;
         let removed = metrics().images_removed.with_label_values(&[reason]);
         removed.inc_by(u64::try_from(freed.removed.len()).unwrap_or(u64::MAX));
-        let gone: Vec<&str> = freed.removed.iter().map(|image| image.id.as_str()).collect();
+        let gone: Vec<&str> = freed.removed.iter().map(|gone| gone.image.id.as_str()).collect();
         self.parts.records.forget(&gone, began).await;
         freed
     }

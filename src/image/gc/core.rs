@@ -80,6 +80,12 @@ impl InUse {
     pub fn by_manifest(&mut self, image: &str) {
         self.manifests.extend(full_names(image));
     }
+
+    /// True when a manifest names the image.
+    #[must_use]
+    pub fn is_named(&self, image: &Present) -> bool {
+        image.is_called(&self.manifests)
+    }
 }
 
 /// A time by both clocks: boot time, which can't be set, is used within the same boot.
@@ -231,12 +237,8 @@ pub enum KeptBecause {
 /// An image that may go.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Removable {
-    /// The runtime's id, by which it is removed.
-    pub id: String,
-    /// What people call it.
-    pub name: String,
-    /// Bytes, at most: layers that other images share stay.
-    pub size: u64,
+    /// It is removed by its id. Less than its size may become free.
+    pub image: Present,
     /// Since it was last used, or has been there unused.
     pub idle: Duration,
 }
@@ -278,7 +280,7 @@ pub fn plan(
         let because = [
             (image.pinned, KeptBecause::Pinned),
             (image.is_called(&in_use.containers), KeptBecause::InUse),
-            (image.is_called(&in_use.manifests), KeptBecause::Named),
+            (in_use.is_named(image), KeptBecause::Named),
             (!settings.include_foreign && !seen.is_some_and(|s| s.pulled), KeptBecause::Foreign),
             (age < settings.minimum_age, KeptBecause::Young),
         ];
@@ -287,16 +289,11 @@ pub fn plan(
             continue;
         }
         let used = seen.and_then(|seen| seen.used).map(|used| used.age(now));
-        let removable = Removable {
-            id: image.id.clone(),
-            name: image.name().to_owned(),
-            size: image.size,
-            idle: used.unwrap_or(age),
-        };
+        let removable = Removable { image: image.clone(), idle: used.unwrap_or(age) };
         order.push((used.unwrap_or(Duration::MAX), age, removable));
     }
     order.order_by(|(used, age, image), (other_used, other_age, other)| {
-        other_used.cmp(used).then(other_age.cmp(age)).then(image.id.cmp(&other.id))
+        other_used.cmp(used).then(other_age.cmp(age)).then(image.image.id.cmp(&other.image.id))
     });
     plan.removable = order.into_iter().map(|(_, _, removable)| removable).collect();
     plan

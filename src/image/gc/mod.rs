@@ -117,8 +117,9 @@ pub struct FreeRequest {
 }
 
 /// Removes images one by one in their order until `wanted` bytes have become free, all of them
-/// where that is `None`. `available` tells the free bytes of the images' file system; it is asked
-/// before the first and after each.
+/// where that is `None`. `is_named` says whether a manifest names an image by now; such an image
+/// stays. `available` tells the free bytes of the images' file system; it is asked before the first
+/// and after each.
 ///
 /// # Cancel safety
 /// None: dropping it cuts off the removal that is under way. Have it in a task of its own, and
@@ -127,19 +128,21 @@ pub async fn remove<A: Future<Output = Option<u64>>>(
     client: &RuntimeClient,
     order: &[Removable],
     wanted: Option<u64>,
+    is_named: impl Fn(&Present) -> bool,
     available: impl Fn() -> A,
 ) -> Freed {
     let remove = |id: String| {
         let client = client.clone();
         async move { client.remove_image(&id).await }
     };
-    remove_by(remove, order, wanted, available).await
+    remove_by(remove, order, wanted, is_named, available).await
 }
 
 async fn remove_by<R, A>(
     remove: impl Fn(String) -> R,
     order: &[Removable],
     wanted: Option<u64>,
+    is_named: impl Fn(&Present) -> bool,
     available: impl Fn() -> A,
 ) -> Freed
 where
@@ -151,19 +154,24 @@ where
         return freed;
     }
     let before = available().await;
-    for image in order {
+    for removable in order {
+        let image = &removable.image;
         if wanted.is_some_and(|wanted| freed.bytes() >= wanted) {
             break;
         }
+        if is_named(image) {
+            tracing::debug!(image = image.name(), id = %image.id, "a manifest needs the image now");
+            continue;
+        }
         match remove(image.id.clone()).await {
             Ok(()) => {
-                tracing::info!(image = %image.name, id = %image.id, size = image.size, "removed an image");
+                tracing::info!(image = image.name(), id = %image.id, size = image.size, "removed an image");
                 freed.expected = freed.expected.saturating_add(image.size);
-                freed.removed.push(image.clone());
+                freed.removed.push(removable.clone());
             }
             Err(err) => {
-                tracing::warn!(image = %image.name, id = %image.id, %err, "cannot remove an image");
-                freed.refused.push((image.name.clone(), err.to_string()));
+                tracing::warn!(image = image.name(), id = %image.id, %err, "cannot remove an image");
+                freed.refused.push((image.name().to_owned(), err.to_string()));
             }
         }
         let now = available().await;

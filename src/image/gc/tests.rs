@@ -2,17 +2,25 @@ use super::*;
 use std::cell::{Cell, RefCell};
 
 fn order() -> Vec<Removable> {
-    let image = |id: &str, size| Removable {
-        id: id.to_owned(),
-        name: format!("name-{id}"),
-        size,
-        idle: Duration::ZERO,
+    let image = |id: &str, size| {
+        let tags = vec![format!("name-{id}")];
+        let image = Present { id: id.to_owned(), tags, size, ..Present::default() };
+        Removable { image, idle: Duration::ZERO }
     };
     vec![image("a", 100), image("stuck", 100), image("b", 100), image("c", 100)]
 }
 
 /// Removes until so much is free; half of each image's size becomes free. Which were removed.
 async fn removed(wanted: Option<u64>, measurable: bool) -> (Vec<String>, Freed) {
+    removed_unless(|_| false, wanted, measurable).await
+}
+
+/// The same, with images that manifests name by now.
+async fn removed_unless(
+    is_named: impl Fn(&str) -> bool,
+    wanted: Option<u64>,
+    measurable: bool,
+) -> (Vec<String>, Freed) {
     let (free, gone) = (Cell::new(1000_u64), RefCell::new(Vec::new()));
     let remove = |id: String| {
         std::future::ready(match id.as_str() {
@@ -25,7 +33,8 @@ async fn removed(wanted: Option<u64>, measurable: bool) -> (Vec<String>, Freed) 
         })
     };
     let available = || std::future::ready(measurable.then_some(free.get()));
-    let freed = remove_by(remove, &order(), wanted, available).await;
+    let is_named = |image: &Present| is_named(&image.id);
+    let freed = remove_by(remove, &order(), wanted, is_named, available).await;
     (gone.into_inner(), freed)
 }
 
@@ -43,6 +52,13 @@ async fn images_are_removed_until_enough_is_free() {
     assert_eq!(freed.measured, Some(150));
     let (gone, freed) = removed(Some(0), true).await;
     assert!(gone.is_empty() && freed == Freed::default());
+}
+
+#[tokio::test]
+async fn an_image_that_a_manifest_names_meanwhile_stays() {
+    let (gone, freed) = removed_unless(|id| id == "a", Some(60), true).await;
+    assert_eq!(gone, ["b", "c"], "the next ones make the room");
+    assert_eq!(freed.refused.len(), 1, "only the one that could not be removed");
 }
 
 #[test]

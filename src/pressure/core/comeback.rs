@@ -135,7 +135,7 @@ pub struct Looked {
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Entry {
     record: EvictionRecord,
-    /// Boot time at which it was ordered to stop.
+    /// Boot time at which it was last ordered to stop.
     told: Duration,
     /// Boot time up to which it stays away, or from which it is forgotten.
     until: Duration,
@@ -203,9 +203,9 @@ impl Evictions {
 
     /// Cuts short the grace period of an evicted pod. Returns true when it had one: then the record
     /// has to be saved.
-    pub fn hurry(&mut self, key: &PodKey, uid: &PodUid) -> bool {
+    pub fn hurry(&mut self, key: &PodKey, uid: &PodUid, now: Now) -> bool {
         let entry = self.0.get_mut(key).filter(|entry| entry.record.uid == *uid);
-        entry.is_some_and(Entry::hurry)
+        entry.is_some_and(|entry| entry.hurry(now))
     }
 
     /// Cuts short the grace periods of evicted pods whose end relieves the condition, one second
@@ -217,7 +217,7 @@ impl Evictions {
                 && now.boot >= entry.told.saturating_add(Duration::from_secs(1))
         };
         let hurried = |(key, entry): (&PodKey, &mut Entry)| {
-            (due(entry) && entry.hurry()).then(|| key.clone())
+            (due(entry) && entry.hurry(now)).then(|| key.clone())
         };
         self.0.iter_mut().filter_map(hurried).collect()
     }
@@ -325,11 +325,12 @@ impl Evictions {
 
 impl Entry {
     /// Cuts short its grace period. Returns true when it is away and had one.
-    fn hurry(&mut self) -> bool {
+    fn hurry(&mut self, now: Now) -> bool {
         let hold = &mut self.record.hold;
         let had_time = self.record.back.is_none() && hold.stop != HoldStop::AtOnce;
         if had_time {
             *hold = Arc::new(Hold { stop: HoldStop::AtOnce, ..Hold::clone(hold) });
+            self.told = now.boot;
         }
         had_time
     }

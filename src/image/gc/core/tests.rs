@@ -41,7 +41,7 @@ fn history(ids: &[&str]) -> ImageHistory {
 }
 
 fn names(images: &[Removable]) -> Vec<&str> {
-    images.iter().map(|image| &image.name[18..image.name.len() - 2]).collect()
+    images.iter().map(|image| image.image.name()).map(|name| &name[18..name.len() - 2]).collect()
 }
 
 #[test]

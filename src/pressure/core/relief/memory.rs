@@ -118,7 +118,7 @@ impl Relief {
         let ranking = rank(&going, acting, seen.layout, seen.settings.static_pods);
         let Some(victim) = ranking.victims.first() else { return false };
         let (key, uid) = (victim.candidate.key, victim.candidate.uid);
-        if !self.evictions.hurry(key, uid) {
+        if !self.evictions.hurry(key, uid, seen.now) {
             return false;
         }
         let leaving = Leaving::new(victim, acting, HoldStop::AtOnce, seen.now);

@@ -75,13 +75,25 @@ fn who_was_given_time_can_be_hurried_once() {
     let soft = Pod::new("soft", json!({}));
     let hold = Hold { stop: HoldStop::Within(30), ..hold() };
     evictions.evict(&soft.candidate(), MEMORY, hold.clone(), at(100));
-    assert!(!evictions.hurry(&soft.key, &"other".into()), "another incarnation");
-    assert!(evictions.hurry(&soft.key, &soft.uid));
+    assert!(!evictions.hurry(&soft.key, &"other".into(), at(101)), "another incarnation");
+    assert!(evictions.hurry(&soft.key, &soft.uid, at(101)));
     assert_eq!(*evictions.away()[&soft.key].hold, Hold { stop: HoldStop::AtOnce, ..hold });
-    assert!(!evictions.hurry(&soft.key, &soft.uid), "it is told already");
-    assert!(!evictions.hurry(&at_once.key, &at_once.uid));
+    assert!(!evictions.hurry(&soft.key, &soft.uid, at(101)), "it is told already");
+    assert!(!evictions.hurry(&at_once.key, &at_once.uid, at(101)));
     evictions.look(&pressure(&[]), true, at(130));
-    assert!(!evictions.hurry(&soft.key, &soft.uid), "it is back");
+    assert!(!evictions.hurry(&soft.key, &soft.uid, at(101)), "it is back");
+}
+
+#[test]
+fn who_is_hurried_is_late_by_the_time_of_that() {
+    let pod = Pod::new("web", json!({}));
+    let hold = Hold { stop: HoldStop::Within(600), ..hold() };
+    let mut evictions = Evictions::default();
+    evictions.evict(&pod.candidate(), Cause::Signal(Signal::NodefsAvailable), hold, at(100));
+    evictions.observe(|_, _| true);
+    assert_eq!(evictions.hurry_all(Pressure::Disk, at(400)), [pod.key]);
+    let coming = |second| evictions.relief_is_coming(Pressure::Disk, at(second));
+    assert!(coming(400) && coming(429) && !coming(430));
 }
 
 /// Whatever it was given, and whoever told it to go: also an earlier life of the agent.
