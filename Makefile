@@ -77,7 +77,7 @@ test-on-host: test-node
 	@# Without them (3) the tests say what they skip.
 	scripts/containerd-versions fetch || [ $$? = 3 ]
 	scripts/tier api-pods 1020 $(CARGO) test --locked --test api_pods -- --test-threads=2
-	scripts/tier containerds 420 $(CARGO) test --locked --test containerds -- --test-threads=3
+	scripts/tier containerds 540 $(CARGO) test --locked --test containerds -- --test-threads=3
 
 test-release: test-build ## the component tests, the demo and the core of the node tests on the release build; as root
 	scripts/prerequisites test
