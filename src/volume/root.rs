@@ -97,6 +97,26 @@ pub(super) fn unmount(path: &Path) -> Result<(), VolumeError> {
     Err(VolumeError::StillMounted { path: path.to_owned() })
 }
 
+/// As [`unmount`], with what is mounted below, of which `mounts` tells.
+///
+/// A bind mount shows what is mounted below its source later. Where the source is a shared mount,
+/// as everything is under systemd, an unmount here would unmount it there, too
+/// (mount_namespaces(7)). So the ties are cut first: a file system of the node stays mounted on the
+/// node. All of it goes at once, because the paths below are the containers' own and may lead
+/// anywhere by now.
+pub(super) fn unmount_tree(path: &Path, mounts: &[MountEntry]) -> Result<(), VolumeError> {
+    let is_below = |m: &MountEntry| m.mount_point != path && m.mount_point.starts_with(path);
+    if mounts.iter().any(is_below) {
+        let nothing = None::<&str>;
+        let flags = MsFlags::MS_PRIVATE | MsFlags::MS_REC;
+        mount(nothing, path, nothing, flags, nothing)
+            .map_err(|errno| io_error("make private", path, errno.into()))?;
+        umount2(path, MntFlags::UMOUNT_NOFOLLOW | MntFlags::MNT_DETACH)
+            .map_err(|errno| io_error("unmount", path, errno.into()))?;
+    }
+    unmount(path)
+}
+
 /// Removes an empty directory; nothing to do when it doesn't exist.
 pub(super) fn remove_empty(path: &Path) -> io::Result<()> {
     match fs::remove_dir(path) {

@@ -5,7 +5,7 @@
 
 use super::{
     VolumeError,
-    root::{make_directory, mounts_at_or_below, unmount},
+    root::{make_directory, mounts_at_or_below, unmount_tree},
 };
 use crate::beneath::{self, kind_of};
 use nix::{
@@ -65,11 +65,12 @@ impl SubPath<'_> {
         let parent = self.pod_dir.join(DIRECTORY).join(self.volume).join(self.container);
         let target = parent.join(self.index.to_string());
         let wanted = fstat(source)?;
-        if !mounts_at_or_below(&target).map_err(io::Error::other)?.is_empty() {
+        let mounts = mounts_at_or_below(&target).map_err(io::Error::other)?;
+        if !mounts.is_empty() {
             if is_same(&wanted, &stat(&target)?) {
                 return Ok(target);
             }
-            unmount(&target).map_err(io::Error::other)?;
+            unmount_tree(&target, &mounts).map_err(io::Error::other)?;
         }
         make_directory(&parent).map_err(io::Error::other)?;
         make_target(&target, kind_of(wanted.st_mode) == SFlag::S_IFDIR)?;

@@ -6,7 +6,7 @@ use super::{
     io_error,
     owner::{is_marker, remove_marked},
     place::Place,
-    root::{mounts_at_or_below, remove_empty, unmount},
+    root::{mounts_at_or_below, remove_empty, unmount_tree},
     sub_path,
 };
 use crate::{
@@ -35,7 +35,9 @@ impl Volumes {
             result = result.and(place.unmount());
         }
         for local in children(&pod_dir.join("volumes").join(Plugin::Local.directory()))? {
-            result = result.and(unmount(&local));
+            let unmounted =
+                mounts_at_or_below(&local).and_then(|mounts| unmount_tree(&local, &mounts));
+            result = result.and(unmounted);
         }
         result
     }
@@ -130,12 +132,10 @@ fn remove_sub_paths(directory: &Path) -> Result<(), VolumeError> {
         return Ok(());
     }
     let mounts = mounts_at_or_below(directory)?;
-    for mount in mounts.iter().rev() {
-        unmount(&mount.mount_point)?;
-    }
     for volume in children(directory)? {
         for container in children(&volume)? {
             for target in children(&container)? {
+                unmount_tree(&target, &mounts)?;
                 let removed = if target.symlink_metadata().is_ok_and(|m| m.is_dir()) {
                     remove_empty(&target)
                 } else {

@@ -442,6 +442,36 @@ fn sub_paths_are_made_pinned_and_taken_down() {
     assert!(!root.pod_dir().exists());
 }
 
+/// A disk that is mounted below the source later shows below the subPath, too, where mounts are
+/// shared.
+#[test]
+fn what_the_node_mounts_below_a_sub_path_stays_mounted() {
+    if !can_mount() {
+        return;
+    }
+    let root = TestRoot::new();
+    let (data, nothing) = (root.host("data"), None::<&str>);
+    let late = data.join("media/late");
+    fs::create_dir_all(&late).unwrap();
+    mount(Some(&data), &data, nothing, MsFlags::MS_BIND, nothing).unwrap();
+    // Shared with nothing but binds of itself, whatever the host's mounts are.
+    for propagation in [MsFlags::MS_PRIVATE, MsFlags::MS_SHARED] {
+        mount(nothing, &data, nothing, propagation, nothing).unwrap();
+    }
+    let volumes = json!([{"name": "v", "hostPath": {"path": data}}]);
+    let mounts = json!([{"name": "v", "mountPath": "/v", "subPath": "media"}]);
+    let pod = pod(&volumes, &mounts, None);
+    root.volumes.setup(&pod, &uid(), None, Prepared::default()).unwrap();
+    let shown = host_path(&mounts_of(&root, &pod).unwrap()[0]).join("late");
+    mount(Some("tmpfs"), &late, Some("tmpfs"), MsFlags::empty(), nothing).unwrap();
+    fs::write(late.join("precious"), "").unwrap();
+    assert!(shown.join("precious").exists(), "the container sees it");
+    teardown(&root.volumes, &uid()).unwrap();
+    remove_pod_dir(&root.volumes, &uid()).unwrap();
+    assert!(late.join("precious").exists());
+    assert_eq!(root.mounts(), [data, late]);
+}
+
 #[test]
 fn sub_paths_cannot_leave_the_volume() {
     let root = TestRoot::new();
