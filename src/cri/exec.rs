@@ -10,6 +10,8 @@ use std::time::Duration;
 
 /// How much longer than the command the runtime may take to answer.
 const PATIENCE: Duration = Duration::from_secs(5);
+/// How long the runtime may take to answer another question, when a probe got no answer.
+const OTHER_ANSWER: Duration = Duration::from_secs(2);
 /// The largest answer. A command that writes more fails with the runtime's or this client's error.
 const MAX_OUTPUT_BYTES: usize = 16 << 20;
 /// The same for a probe. There are many of them at a time, a container chooses what they write, and
@@ -48,6 +50,10 @@ impl RuntimeClient {
 
     /// As [`Self::exec_sync`], for a probe: `None` when the command has written more than 1 MiB.
     ///
+    /// containerd kills only the command itself when the time is over, and answers when all processes
+    /// have ended that hold its output. So a command counts as timed out, too, when there is no
+    /// answer while the runtime answers another question about the container.
+    ///
     /// # Errors
     /// As there.
     ///
@@ -59,8 +65,15 @@ impl RuntimeClient {
         command: Vec<String>,
         timeout: Duration,
     ) -> Result<Option<ExecOutput>, CriError> {
+        let words = command.join(" ");
         match self.exec_within(id, command, Some(timeout), MAX_PROBE_BYTES).await {
             Ok(output) => Ok(Some(output)),
+            Err(error @ CriError::DeadlineExceeded { .. }) => {
+                let asked = tokio::time::timeout(OTHER_ANSWER, self.container_status(id)).await;
+                let timed_out =
+                    CriError::ExecTimedOut { command: words, seconds: timeout.as_secs() };
+                Err(if matches!(asked, Ok(Ok(_))) { timed_out } else { error })
+            }
             // The code with which a gRPC client refuses an answer by its length.
             Err(CriError::Other { code, .. }) if code == "OutOfRange" => Ok(None),
             Err(error) => Err(error),

@@ -81,20 +81,23 @@ impl Handlers {
         }
     }
 
-    /// A hook by HTTP: any answer will do. A server that speaks no TLS is asked without.
+    /// A hook by HTTP: any answer will do, whatever becomes of its body. A server that speaks no TLS
+    /// is asked without.
     ///
     /// # Errors
     /// When there was no answer in time; one sentence.
     pub async fn http_hook(&self, get: &HttpGet, limit: Duration) -> Result<HookAnswer, String> {
         let waits = Waits::default();
         let asked = async {
-            match request::get(&self.tls, get, &waits).await {
+            let (answer, fell_back) = match request::get(&self.tls, get, &waits).await {
                 Err(error) if error.is_no_tls() => {
-                    let plain = get.without_tls();
-                    let asked = request::get(&self.tls, &plain, &waits);
-                    asked.await.map(|_| HookAnswer { fell_back: true })
+                    (request::get(&self.tls, &get.without_tls(), &waits).await, true)
                 }
-                other => other.map(|_| HookAnswer { fell_back: false }),
+                answer => (answer, false),
+            };
+            match answer {
+                Err(error) if error.of_body().is_none() => Err(error),
+                Ok(_) | Err(_) => Ok(HookAnswer { fell_back }),
             }
         };
         match timeout(limit, asked).await {

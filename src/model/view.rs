@@ -113,8 +113,11 @@ pub struct ContainerInstance {
     pub restart_count: u32,
     /// When its process started; `None` when it does not run.
     pub running_since: Option<Timestamp>,
-    /// It runs and has started: its startup probe has succeeded, if it has one.
+    /// It runs and has started: its postStart hook has ended, and its startup probe has succeeded, if
+    /// it has them.
     pub started: bool,
+    /// Its postStart hook has not ended. It is not probed until then, as with the kubelet.
+    pub in_post_start: bool,
 }
 
 /// The node as people see it.

@@ -38,6 +38,9 @@ pub struct PodMemory {
     /// The images of a revision that has not taken over yet, or has not started all containers.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) preparation: Option<Box<Preparation>>,
+    /// The container that is being started, if it has a postStart hook.
+    #[serde(skip)]
+    post_start: Option<Box<(PodUid, Box<str>)>>,
 }
 
 /// The memory of one incarnation.
@@ -423,6 +426,18 @@ impl PodMemory {
     #[must_use]
     pub fn has_started(&self, instance: &ObservedContainer) -> bool {
         self.of(&instance.uid).container(&instance.name).started.as_ref() == Some(&instance.id)
+    }
+
+    /// Notes which container with a postStart hook is being started; `None`: the start is over.
+    pub fn set_post_start(&mut self, start: Option<(PodUid, Box<str>)>) {
+        self.post_start = start.map(Box::new);
+    }
+
+    /// True while the postStart hook of this instance has not ended.
+    #[must_use]
+    pub fn is_in_post_start(&self, instance: &ObservedContainer) -> bool {
+        let start = self.post_start.as_deref();
+        start.is_some_and(|(uid, name)| *uid == instance.uid && *name == instance.name)
     }
 
     /// True when the readiness probe of this instance has succeeded and has not failed since.

@@ -201,7 +201,8 @@ impl ProberTask {
 /// What is to be probed of a pod; `None` when it has no probes or has ended for good.
 fn probed(view: &PodView) -> Option<ProbedPod> {
     let pod = view.pod.as_ref().filter(|_| !view.has_ended() && has_probes(view))?;
-    let instances = view.containers.iter().filter_map(|instance| {
+    let instances = view.containers.iter().filter(|instance| !instance.in_post_start);
+    let instances = instances.filter_map(|instance| {
         Some(ProbedInstance {
             id: instance.id.clone(),
             name: instance.name.clone(),

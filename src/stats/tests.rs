@@ -111,6 +111,7 @@ fn running_pod() -> PodView {
             restart_count: 0,
             running_since: Some(Timestamp::UNIX_EPOCH),
             started: true,
+            in_post_start: false,
         }],
         origin: None,
         config: crate::model::PodConfig::Desired,

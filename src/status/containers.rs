@@ -149,12 +149,13 @@ pub fn container_instances(
                 | ContainerState::Unknown => None,
             },
             started: has_started(&container, instance, memory),
+            in_post_start: memory.is_in_post_start(instance),
         })
         .collect()
 }
 
-/// True when an instance runs, no event has told its end, and its startup probe has succeeded, if
-/// it has one.
+/// True when an instance runs, no event has told its end, its postStart hook has ended, and its
+/// startup probe has succeeded, if it has them.
 fn has_started(
     container: &k8s::Container,
     instance: &ObservedContainer,
@@ -162,6 +163,7 @@ fn has_started(
 ) -> bool {
     instance.state.is_running()
         && instance.ended_with.is_none()
+        && !memory.is_in_post_start(instance)
         && (container.startup_probe.is_none() || memory.has_started(instance))
 }
 

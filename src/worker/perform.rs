@@ -99,7 +99,19 @@ impl Worker {
         action: Action,
     ) -> Option<Outcome> {
         self.begin(input, &action).await;
-        let action = Arc::new(action);
+        let pod = self.records.pod_for(action.uid(), input);
+        self.memory.set_post_start(pod.and_then(|pod| post_start_of(&pod, &action)));
+        let outcome = self.carry_out(input, plan, Arc::new(action)).await;
+        self.memory.set_post_start(None);
+        outcome
+    }
+
+    async fn carry_out(
+        &mut self,
+        input: &Input,
+        plan: &PodPlan,
+        action: Arc<Action>,
+    ) -> Option<Outcome> {
         let (request, mut running) = self.execute(input, &action);
         let mut current = Execution {
             image: image_of(self.records.pod_for(action.uid(), input).as_deref(), &action),
@@ -251,6 +263,14 @@ impl Worker {
 fn beside(running: Call<'static, Outcome>, refresh: Option<EarlierWork>) -> Call<'static, Outcome> {
     let Some(refresh) = refresh else { return running };
     Box::pin(async move { join(running, refresh.finish()).await.0 })
+}
+
+/// The container that an action starts, if it has a postStart hook.
+fn post_start_of(pod: &k8s::Pod, action: &Action) -> Option<(PodUid, Box<str>)> {
+    let Action::StartContainer(start) = action else { return None };
+    let container = podspec::container_of(pod, &start.name)?;
+    container.lifecycle.as_ref()?.post_start.as_ref()?;
+    Some((start.uid.clone(), start.name.clone()))
 }
 
 /// The image of the container that a start is about.

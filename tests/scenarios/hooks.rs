@@ -3,6 +3,7 @@
 use crate::support::{
     manifest::{FOREVER, Pod, STUBBORN},
     status::Status,
+    stays,
     web::Web,
     world::{Kind, World},
 };
@@ -56,7 +57,11 @@ pub fn a_container_whose_post_start_hook_fails_is_restarted(kind: Kind) {
 pub fn a_post_start_hook_that_never_ends_holds_up_no_removal(kind: Kind) {
     let world = World::start(kind);
     let hook = json!({ "postStart": shell("sleep 100000") });
-    let pod = Pod::running("web").set("containers/0/lifecycle", hook);
+    let mut probe = shell("exit 1");
+    probe["periodSeconds"] = json!(1);
+    let pod = Pod::running("web")
+        .set("containers/0/lifecycle", hook)
+        .set("containers/0/livenessProbe", probe);
     world.drop_pod(&pod.container("next", FOREVER));
     let called = |count: &usize| *count > 0;
     world.wait_until("the hook is called", || world.proxy.count("ExecSync", ""), called);
@@ -65,6 +70,14 @@ pub fn a_post_start_hook_that_never_ends_holds_up_no_removal(kind: Kind) {
         state.is_some_and(|state| state.running.is_some())
     });
     assert_eq!(status.waiting_reason("web", "next"), "ContainerCreating");
+    // It is not probed, and not ready, before the hook has ended.
+    let seen = || {
+        let ready = world.agent.status().unwrap().container("web", "main").map(|main| main.ready);
+        (ready, world.proxy.count("ExecSync", ""))
+    };
+    stays("only the hook is called", Duration::from_secs(3), seen, |seen| {
+        *seen == (Some(false), 1)
+    });
     world.remove("web.yaml");
     world.wait_gone("web");
     world.finish();

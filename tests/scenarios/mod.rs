@@ -244,6 +244,7 @@ macro_rules! real_scenarios {
             hooks::a_post_start_hook_that_never_ends_holds_up_no_removal,
             hooks::pre_stop_hooks_come_before_the_signal,
             hooks::a_bad_pre_stop_hook_keeps_no_pod,
+            probes::a_probe_whose_children_go_on_has_timed_out,
             probes::probes_over_the_network,
             registry::each_pull_policy_asks_the_registry_as_often_as_it_says,
             registry::a_registry_that_is_down_is_asked_less_and_less,

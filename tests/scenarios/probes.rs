@@ -177,6 +177,22 @@ pub fn a_probe_that_hangs_holds_up_no_other(kind: Kind) {
 }
 
 /// Servers in containers, in the pod network and in that of the host.
+/// containerd kills the shell at the timeout, and then waits for all who hold its output.
+pub fn a_probe_whose_children_go_on_has_timed_out(kind: Kind) {
+    let world = World::start(kind);
+    let probe = json!({
+        "exec": { "command": ["sh", "-c", "sleep 100000 | cat"] },
+        "periodSeconds": 1,
+        "timeoutSeconds": 1,
+        "failureThreshold": 1,
+    });
+    world.drop_pod(&Pod::running("web").set("containers/0/livenessProbe", probe));
+    let status = world.wait("it is restarted", |status| status.restarts("web", "main") == 1);
+    let failed = "Liveness probe failed: command timed out: \"sh -c sleep 100000 | cat\"";
+    assert!(messages(&status, "Unhealthy").any(|text| text.starts_with(failed)), "{status:?}");
+    world.finish();
+}
+
 pub fn probes_over_the_network(kind: Kind) {
     let world = World::start(kind);
     let free = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();

@@ -17,6 +17,7 @@ fn running(uid: &str, phase: &str) -> PodView {
         restart_count: 0,
         running_since: None,
         started: false,
+        in_post_start: false,
     };
     PodView { origin: Some(origin), containers: vec![container], ..view(uid, "r1", phase) }
 }

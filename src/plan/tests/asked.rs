@@ -247,6 +247,7 @@ fn view(policy: &str, ended: bool, states: &[(&str, Value)]) -> PodView {
         restart_count: 0,
         running_since: None,
         started: false,
+        in_post_start: false,
     });
     PodView {
         key: PodKey::new("default", "web-n1"),

@@ -79,6 +79,7 @@ impl World {
             restart_count: 0,
             running_since: running.then_some(jiff::Timestamp::UNIX_EPOCH),
             started: running,
+            in_post_start: false,
         };
         let view = PodView {
             key: pod.key.clone(),
