@@ -7,7 +7,8 @@
 //!    │                              ▲                                   │
 //!    │                              └── its time is over ◄──────────────┤
 //!    └── a pause of 2 s at most ◄── the stream breaks, ends early, is too old, or a resync is due
-//!         (20 s where the server refuses it or sends more than the agent keeps)
+//!         (20 s where the server refuses it or sends more than the agent keeps, and for watches of
+//!          single objects where it answers with any error)
 //! ```
 //!
 //! The server ends a watch after the time that was asked for. The next one goes on from the newest
@@ -92,6 +93,15 @@ impl Manner {
         match self {
             Self::Alone => WATCH_FOR,
             Self::OneOfMany { .. } => ONE_OF_MANY_FOR,
+        }
+    }
+
+    /// How long to wait after an error. An API server that answers with an error may be overloaded:
+    /// hundreds of watches do not ask it again and again.
+    fn pause(self, pause: &mut Pause, error: &ApiError) -> Duration {
+        match self {
+            Self::OneOfMany { .. } if error.code().is_some() => pause.after_refusal(),
+            Self::Alone | Self::OneOfMany { .. } => pause.after(error),
         }
     }
 }
@@ -179,7 +189,7 @@ impl<T: Watched> Reflector<T> {
                 }
                 Err(error) => {
                     self.tell(&error);
-                    pause.after(&error)
+                    self.manner.pause(&mut pause, &error)
                 }
             };
             self.published.send_if_modified(|picture| {
@@ -376,7 +386,11 @@ mod tests {
 
     use super::*;
     use crate::{
-        api::client::{self, ApiClient},
+        api::{
+            MAX_PAUSE, MAX_REFUSAL_PAUSE,
+            client::{self, ApiClient},
+            error::Status,
+        },
         model::k8s,
     };
     use futures_util::{StreamExt as _, stream};
@@ -385,6 +399,22 @@ mod tests {
     use hyper::body::Frame;
     use std::sync::Mutex;
     use tokio::task::JoinSet;
+
+    #[test]
+    fn watches_of_single_objects_leave_an_overloaded_server_alone() {
+        let code = 429;
+        let overloaded = ApiError::Refused(Box::new(Status { code, ..Status::default() }));
+        let away = ApiError::Failed("connection refused".to_owned());
+        for (manner, error, longest) in [
+            (Manner::OneOfMany { number: 7 }, &overloaded, MAX_REFUSAL_PAUSE),
+            (Manner::OneOfMany { number: 7 }, &away, MAX_PAUSE),
+            (Manner::Alone, &overloaded, MAX_PAUSE),
+        ] {
+            let mut pause = Pause::default();
+            let last = (0..10).map(|_| manner.pause(&mut pause, error)).last().unwrap();
+            assert!(last > longest / 2 && last <= longest, "{manner:?} {error}: {last:?}");
+        }
+    }
 
     /// What a server answers to one watch.
     enum Answered {

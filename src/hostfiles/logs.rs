@@ -15,6 +15,7 @@ use nix::{
     unistd::{UnlinkatFlags, unlinkat},
 };
 use std::{
+    ffi::OsStr,
     fs, io,
     os::fd::OwnedFd,
     os::unix::fs::{DirBuilderExt as _, PermissionsExt as _, symlink},
@@ -160,8 +161,9 @@ impl HostFiles {
         result
     }
 
-    /// Removes links to logs of `ours` whose log is gone. `in_use` says whether a container still
-    /// runs: its log may be missing for a moment while it is rotated. Returns how many went.
+    /// Removes links to logs of `ours` whose log is gone. A log may be missing for a moment while it
+    /// is rotated: `in_use` says whether a container is known, and the log of one that has only just
+    /// started was set aside. Returns how many went.
     /// Links to the logs of other pods are not touched: their agent may be rotating them.
     ///
     /// # Errors
@@ -175,12 +177,12 @@ impl HostFiles {
         let mut result = Ok(());
         for name in list(&self.paths.links_dir)? {
             let link = self.paths.links_dir.join(&name);
-            let ours = fs::read_link(&link)
-                .is_ok_and(|target| self.pod_of_log(&target).is_some_and(|uid| ours(&uid)));
+            let Ok(target) = fs::read_link(&link) else { continue };
+            let ours = self.pod_of_log(&target).is_some_and(|uid| ours(&uid));
             let dangling =
                 || fs::metadata(&link).is_err_and(|err| err.kind() == io::ErrorKind::NotFound);
             let alive = || core::id_of_link(&name).is_some_and(|id| in_use(&id.into()));
-            if ours && dangling() && !alive() {
+            if ours && dangling() && !alive() && !is_set_aside(&target) {
                 let done = remove_file(&link);
                 removed += usize::from(done.is_ok());
                 result = result.and(done);
@@ -354,6 +356,17 @@ pub(super) fn for_each_name(
         }
     }
     Ok(())
+}
+
+/// True when the log was rotated: it is missing while the runtime makes the next one.
+fn is_set_aside(log: &Path) -> bool {
+    let name = log.file_name().and_then(OsStr::to_str);
+    let (Some(directory), Some(name)) = (log.parent(), name) else { return false };
+    let mut found = false;
+    let listed = each_name(directory, |one| {
+        found |= one.strip_prefix(name).is_some_and(|rest| rest.starts_with('.'));
+    });
+    listed.is_ok() && found
 }
 
 fn remove_file(path: &Path) -> Result<(), HostFileError> {

@@ -384,6 +384,7 @@ fn only_our_dead_links_are_removed() {
     for (name, target) in [
         ("web-node1_default_web-dead.log", logs.join("1.log")),
         ("web-node1_default_web-rotating.log", logs.join("2.log")),
+        ("web-node1_default_web-young.log", logs.join("4.log")),
         ("of-somebody-else.log", dir.path().join("elsewhere.log")),
         (
             "db_default_db-rotated.log",
@@ -392,6 +393,7 @@ fn only_our_dead_links_are_removed() {
     ] {
         symlink(target, links.join(name)).unwrap();
     }
+    fs::write(logs.join("4.log.20260101-000000"), "").unwrap();
     fs::write(links.join("plain.log"), "").unwrap();
     let removed =
         files.remove_dead_links(|pod| *pod == uid(), |id| id.as_str() == "rotating").unwrap();
@@ -406,6 +408,7 @@ fn only_our_dead_links_are_removed() {
             "plain.log",
             "web-node1_default_web-alive.log",
             "web-node1_default_web-rotating.log",
+            "web-node1_default_web-young.log",
         ]
     );
     // An older link is replaced, a file is not.

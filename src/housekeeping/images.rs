@@ -226,7 +226,7 @@ impl ImageGcTask {
     }
 
     async fn remove(
-        &self,
+        &mut self,
         order: &[Removable],
         wanted: Option<u64>,
         reason: &'static str,
@@ -244,6 +244,8 @@ impl ImageGcTask {
         removed.inc_by(u64::try_from(freed.removed.len()).unwrap_or(u64::MAX));
         let gone: Vec<&str> = freed.removed.iter().map(|gone| gone.image.id.as_str()).collect();
         self.parts.records.forget(&gone, began).await;
+        self.history.removed(gone);
+        self.save().await;
         freed
     }
 

@@ -261,7 +261,9 @@ impl Lister {
         let since = before.as_ref().filter(|seen| seen.stamp == stamp).map(|seen| seen.since);
         let last = before.and_then(|seen| seen.read);
         let (look, since, read) = match last {
-            Some(last) if last.stamp == stamp => {
+            // A file that was closed after it was written is read in any case: two writes within one
+            // tick of the clock of files may leave the same stamp.
+            Some(last) if last.stamp == stamp && !known.closed.contains(name) => {
                 (last.look.clone(), since.unwrap_or(now.boot), Some(last))
             }
             last => {

@@ -311,7 +311,7 @@ impl WorkerSet {
         } else if waited && self.state.uninspected.is_empty() {
             self.publish_known();
         }
-        if waited {
+        if first || waited {
             self.publish_ending();
         }
         if self.somebody_waits() {

@@ -149,6 +149,7 @@ pub fn a_restart_does_not_wait_for_a_pull(kind: Kind) {
 pub fn a_person_ends_the_back_offs_of_a_pod(kind: Kind) {
     let world = World::start(kind);
     world.drop_pod(&Pod::with_main("crash", "exit 3"));
+    world.drop_pod(&Pod::with_main("job", "exit 0").set("restartPolicy", json!("Never")));
     let absent = Pod::running("absent");
     world.drop_pod(&absent.set("containers/0/image", json!("nodelet.test/absent:1")));
     world.wait("both are backed off", |status| {
@@ -166,6 +167,10 @@ pub fn a_person_ends_the_back_offs_of_a_pod(kind: Kind) {
     world.wait_for(soon, "both are tried again", |status| {
         status.restarts("crash", "main") > restarts
             && world.proxy.count("PullImage", "absent") > pulls
+    });
+    let retry = || format!("{:?}", world.agent.cli(&["retry", "job"]));
+    world.wait_until("a job that has ended is not tried again", retry, |said| {
+        said.contains("default/job-node1 is not tried again: it has ended, and does not run again.")
     });
     world.finish();
 }

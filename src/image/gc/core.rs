@@ -165,6 +165,13 @@ impl ImageHistory {
         seen.pulled |= seen.first.boot.is_some_and(|boot| boot >= began);
     }
 
+    /// Forgets images that were removed: one that somebody imports again is new, and theirs.
+    pub fn removed<'a>(&mut self, ids: impl IntoIterator<Item = &'a str>) {
+        for id in ids {
+            self.images.remove(id);
+        }
+    }
+
     /// Takes in everything that is present. `began` is the boot time at which the runtime was
     /// asked: what was pulled later is not forgotten. `has_record` tells of an unknown image
     /// whether a pull of it is on record: an earlier run of the agent may have ended before it

@@ -221,9 +221,13 @@ impl State {
         let decision = wished.and_then(|pod| self.admitted.decisions.get(key, &pod.uid));
         let evicted = self.pressure.evicted.get(key);
         let old = evicted.filter(|evicted| wished.is_none_or(|pod| pod.uid != evicted.uid));
-        // Admission does not decide about a pod of the API server that was deleted or has ended.
-        let stopping = evicted
-            .filter(|_| wished.is_some_and(|pod| !is_static(&pod.pod)) && self.is_alive(key));
+        // Admission does not decide about a pod of the API server that was deleted, and about a pod
+        // that has ended.
+        let may_stop = |pod: &DesiredPod| {
+            !is_static(&pod.pod) || self.standing(key, &pod.uid) == Standing::Ended
+        };
+        let stopping =
+            evicted.filter(|_| wished.is_some_and(|pod| may_stop(pod)) && self.is_alive(key));
         let waits: Option<Arc<str>> = match decision {
             Some(Decision::Waits(why)) => Some(why.as_str().into()),
             Some(Decision::Held(hold)) if old.is_some() => Some(hold.message.as_str().into()),

@@ -55,6 +55,8 @@ enum NotTaken {
     NotWished,
     #[error("it is being stopped")]
     Terminating,
+    #[error("it has ended, and does not run again")]
+    Ended,
     #[error("the machine is shutting down")]
     Shutdown,
     #[error(transparent)]
@@ -97,6 +99,9 @@ impl State {
     fn ask(&mut self, view: &PodView, ask: &Ask) -> Result<String, NotTaken> {
         let (restart, retry, message) = match ask {
             Ask::Retry => {
+                if view.stopped {
+                    return Err(NotTaken::Ended);
+                }
                 let message = format!("{} is tried again at once, without back-offs.", view.key);
                 (BTreeSet::new(), true, message)
             }

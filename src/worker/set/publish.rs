@@ -5,10 +5,13 @@ use super::{State, WorkerSet};
 use crate::{
     admission::Cycle,
     desired::{Completeness, Duplicate},
-    model::{CollectOrdered as _, Ending, ForeignPod, Known, PodKey, PodUid, SandboxState},
+    model::{
+        CollectOrdered as _, Ending, ForeignPod, Known, PodKey, PodUid, SandboxState, priority_of,
+    },
     plan::Occupancy,
     podspec::burstable_shares,
     publish::PublishIfChanged as _,
+    worker::records::Recorded,
 };
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -77,13 +80,16 @@ impl WorkerSet {
 impl State {
     /// The pods that must end for a shutdown and still run, or whose workers have not answered
     /// their last input. A pod that is yet to be inspected has no worker that could say when it
-    /// ends.
+    /// ends. Before the runtime was listed, every pod may run whose record has no end.
     pub(super) fn left(&self) -> BTreeSet<PodKey> {
         let Some(shutdown) = self.machine.shutdown() else { return BTreeSet::new() };
-        let ending = self
-            .workers
-            .iter()
-            .filter(|(_, handle)| shutdown.seconds_for(handle.priority).is_some());
+        let has_turn = |priority: i32| shutdown.seconds_for(priority).is_some();
+        if !self.listed {
+            let may_run = |one: &Recorded| !one.ended && has_turn(priority_of(&one.pod));
+            let left = self.recorded.iter().filter(|(_, all)| all.iter().any(may_run));
+            return left.map(|(key, _)| key).cloned().collect_ordered();
+        }
+        let ending = self.workers.iter().filter(|(_, handle)| has_turn(handle.priority));
         let left = ending.filter(|(_, handle)| {
             handle.alive || handle.answered != Some(handle.input.borrow().sequence)
         });

@@ -167,6 +167,20 @@ fn an_image_stays_whose_it_was() {
 }
 
 #[test]
+fn an_image_that_somebody_imports_after_its_removal_is_theirs() {
+    let present = ["a", "b"].map(image);
+    let mut known = ImageHistory::default();
+    known.pulled(pull("a", 1));
+    known.pulled(pull("b", 1));
+    known.removed(["sha256:a", "sha256:b"]);
+    known.pulled(pull("b", 11));
+    known.observe(&present, &InUse::default(), at(20).boot, at(20), |_| false);
+    let found = plan(&present, &InUse::default(), &known, &SETTINGS, at(900));
+    assert_eq!(names(&found.removable), ["b"]);
+    assert_eq!(found.kept["docker.io/library/a:1"], KeptBecause::Foreign);
+}
+
+#[test]
 fn an_image_that_is_listed_during_its_pull_is_pulled() {
     let present = ["a", "b"].map(image);
     let mut known = ImageHistory::default();

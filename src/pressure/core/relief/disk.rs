@@ -211,8 +211,14 @@ impl Relief {
             }
         };
         let Some((at, report)) = ended else { return false };
-        if self.disk.is_clearing_dead() {
-            self.disk.dead_removed = Some(seen.now.boot);
+        match &self.disk.step {
+            DiskStep::ClearingDead { .. } => self.disk.dead_removed = Some(seen.now.boot),
+            // A pod that had ended before its eviction leaves dead containers.
+            DiskStep::Leaving(_) => self.disk.dead_removed = None,
+            DiskStep::Idle
+            | DiskStep::Measuring(_)
+            | DiskStep::Measured(..)
+            | DiskStep::FreeingImages { .. } => {}
         }
         self.disk.step = DiskStep::Idle;
         self.state.acted(at);

@@ -117,7 +117,8 @@ impl Leaving {
     }
 
     /// Memory and process ids are free when the cgroup has no tasks, unless the pod has a volume in
-    /// memory. Room on a disk is free when nothing of the pod is left.
+    /// memory. Room on a disk is free when nothing of the pod is left. A pod that had ended before
+    /// its eviction keeps its dead containers.
     fn is_gone(&self, seen: &Seen<'_>) -> bool {
         let view = seen.pods.get(&self.key).filter(|view| view.uid == self.uid);
         let Some(view) = view else { return true };
@@ -127,7 +128,10 @@ impl Leaving {
         let gone = match (!is_static(&self.pod), disk) {
             (false, _) => view.has_stopped(),
             (true, false) => view.has_stopped() && (view.stopped || !in_memory),
-            (true, true) => view.stopped && view.containers.is_empty(),
+            (true, true) => {
+                let is_evicted = view.status.reason.as_deref() == Some("Evicted");
+                view.stopped && (view.containers.is_empty() || !is_evicted)
+            }
         };
         gone || !disk && !in_memory && seen.without_tasks.contains(&self.uid)
     }

@@ -138,6 +138,21 @@ fn what_is_yet_to_be_inspected_gets_no_worker() {
 }
 
 #[test]
+fn a_shutdown_before_the_first_listing_waits_for_recorded_pods() {
+    let mut state = state(&[recorded("a", false)], &[]);
+    state.listed = false;
+    assert!(state.left().is_empty());
+    let periods = ShutdownPeriods::default();
+    state.machine = MachineState::GoingDown(Shutdown { periods, turn: 0 });
+    assert_eq!(state.left(), BTreeSet::from([web()]));
+    state.recorded.insert(web(), vec![recorded("a", true)]);
+    assert!(state.left().is_empty(), "it has ended");
+    state.recorded.insert(web(), vec![recorded("a", false)]);
+    state.listed = true;
+    assert!(state.left().is_empty(), "nothing of it runs");
+}
+
+#[test]
 fn a_shutdown_waits_for_what_is_yet_to_be_inspected() {
     let mut state = state(&[], &["a"]);
     state.uninspected.insert(web());

@@ -6,9 +6,13 @@ use std::sync::Arc;
 impl World {
     /// The pod is Failed from the beginning of its stop. Nothing else is known of it yet.
     fn fail(&mut self, name: &str) {
+        self.fail_for(name, "Evicted");
+    }
+
+    fn fail_for(&mut self, name: &str, reason: &str) {
         self.change(name, |view| {
-            let phase = Some("Failed".to_owned());
-            view.status = Arc::new(k8s::PodStatus { phase, ..k8s::PodStatus::default() });
+            let (phase, reason) = (Some("Failed".to_owned()), Some(reason.to_owned()));
+            view.status = Arc::new(k8s::PodStatus { phase, reason, ..k8s::PodStatus::default() });
         });
     }
 
@@ -48,7 +52,7 @@ fn a_hard_threshold_cuts_short_a_stop_that_has_begun() {
 fn a_pod_whose_phase_is_final_is_evicted_while_it_stops() {
     let mut world = hard_memory();
     world.run(hog().api());
-    world.fail("hog");
+    world.fail_for("hog", "DeadlineExceeded");
     world.read(Signal::MemoryAvailable, 60 * MI);
     world.round(50);
     without_page_cache(&mut world);
@@ -57,11 +61,19 @@ fn a_pod_whose_phase_is_final_is_evicted_while_it_stops() {
 
     let mut world = hard_disk();
     world.run(disk_hog("hog").api());
-    world.fail("hog");
+    world.fail_for("hog", "DeadlineExceeded");
     world.read(Signal::NodefsAvailable, 60 * MI);
     world.round(50);
     world.relief.fold(Outcome::ImagesFreed(None));
     assert_eq!(world.decide(), ["measure disks of hog", "evict hog"]);
+    // It stays as it had ended, with its dead containers.
+    world.change("hog", |view| {
+        no_container_runs(view);
+        view.stopped = true;
+    });
+    world.read(Signal::NodefsAvailable, 400 * MI);
+    assert!(world.round(500).is_empty());
+    assert_eq!(world.round(500), ["evicted default/hog"]);
 }
 
 #[test]

@@ -135,4 +135,11 @@ fn an_eviction_holds_a_pod_while_it_stops() {
         state.desired.pods.insert(web(), desired_api("b"));
         assert_eq!(held(&state).as_deref(), Some("a"), "the old one goes first");
     }
+    // A static pod that has ended may take long to stop, too.
+    let mut state = up(state(&[recorded("a", true)], &["a"]));
+    state.desired.pods.insert(web(), desired("a"));
+    evict(&mut state, "a");
+    assert_eq!(held(&state).as_deref(), Some("a"));
+    state.observed.clear();
+    assert_eq!(held(&state), None, "it has stopped");
 }
