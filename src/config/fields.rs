@@ -143,7 +143,7 @@ pub(super) const KUBELET: &[Field] = &[
         "readOnlyPort",
         Int32,
         &flag("read-only-port", SERVER).default("0"),
-        "port on which pods, statistics and metrics are told without TLS to everybody who reaches it; 0: none",
+        "port that serves pods, statistics and metrics without TLS and without authentication; 0: none",
     ),
     yes_with(
         "tlsCertFile",
@@ -406,7 +406,7 @@ pub(super) const KUBELET: &[Field] = &[
         "podPidsLimit",
         Int64,
         &flag("pod-max-pids", PODS).default("the larger of 1024 and an eighth of the host's pids"),
-        "largest number of tasks (processes and threads) in a pod; negative: no limit. The kubelet's default is no limit",
+        "largest number of tasks (processes and threads) in a pod; zero or negative: no limit. The kubelet's default is no limit",
     ),
     yes_with(
         "resolvConf",
@@ -477,7 +477,7 @@ pub(super) const KUBELET: &[Field] = &[
         "evictionHard",
         Map(&String),
         &flag("eviction-hard", THE_AGENT_ITSELF).value("SIGNAL<VALUE,...").default(EVICTION_HARD),
-        "thresholds by signal, each a quantity or a percentage of the capacity (`0%` and `100%`: disabled). A pod is evicted as soon as one is met. A map replaces the whole default; `{}` disables all thresholds. The kubelet uses the default only with a configuration file, and never evicts static pods",
+        "thresholds by signal, each a quantity or a percentage of the capacity (`0%` and `100%`: disabled). A pod is evicted as soon as one is met. A map replaces the whole default, and `{}` disables all thresholds; in a drop-in, a map is merged over the default, and `null` disables all. The kubelet uses the default only with a configuration file, and never evicts static pods",
     ),
     yes_with(
         "evictionSoft",
@@ -663,12 +663,12 @@ pub(super) const KUBELET: &[Field] = &[
     differs(
         "shutdownGracePeriod",
         Duration,
-        "longest time that a shutdown of the machine waits for pods to end; `0s`: it does not wait. If none of the three shutdown fields is set, 30s under systemd; the kubelet does not wait then",
+        "longest time that a shutdown of the machine waits for pods to end; `0s`: it does not wait. If none of the three shutdown fields is set, 30s in a unit with `Type=notify`; the kubelet does not wait then",
     ),
     differs(
         "shutdownGracePeriodCriticalPods",
         Duration,
-        "part of shutdownGracePeriod that is reserved for critical pods (`priority` of 2000000000 and more), which end last. If none of the three shutdown fields is set, 10s under systemd",
+        "part of shutdownGracePeriod that is reserved for critical pods (`priority` of 2000000000 and more), which end last. If none of the three shutdown fields is set, 10s in a unit with `Type=notify`",
     ),
     yes(
         "shutdownGracePeriodByPodPriority",
@@ -751,7 +751,7 @@ const AUTHENTICATION: &[Field] = &[
             "clientCAFile",
             String,
             &flag("client-ca-file", SERVER).value("FILE"),
-            "certificates of the authorities whose client certificates are believed. A file that is replaced is read again",
+            "certificates of the authorities whose client certificates are accepted. A file that is replaced is read again",
         )]),
     ),
     Field::yes(
@@ -767,7 +767,7 @@ const AUTHENTICATION: &[Field] = &[
                 "cacheTTL",
                 Duration,
                 &flag("authentication-token-webhook-cache-ttl", SERVER).default("2m"),
-                "how long the answer counts",
+                "how long the answer is cached",
             ),
         ]),
     ),
@@ -795,7 +795,7 @@ const AUTHORIZATION: &[Field] = &[
                 "cacheAuthorizedTTL",
                 Duration,
                 &flag("authorization-webhook-cache-authorized-ttl", SERVER).default("5m"),
-                "how long a permission counts",
+                "how long a permission is cached",
             ),
             yes_with(
                 "cacheUnauthorizedTTL",
@@ -896,7 +896,7 @@ pub(super) const NODELET: &[Field] = &[
     yes(
         "containerLogMaxTotalSize",
         Quantity,
-        "what all container logs of the node together may take. When they take more, the oldest rotated files are deleted, of whichever container. The current files take at most half of it: with many containers, a log is rotated before it reaches containerLogMaxSize. It applies also where containerLogMaxSize is negative",
+        "limit for all container logs of the node together. Above it, the oldest rotated files of all containers are deleted. The current files take at most half of it: with many containers, a log is rotated before it reaches containerLogMaxSize. It applies also where containerLogMaxSize is negative",
     ),
     yes_with(
         "nodeLabels",
