@@ -42,6 +42,10 @@ const LONGEST_SPACING: Duration = Duration::from_millis(100);
 const FEW: usize = 2;
 /// Inspections at a time of pods that seem unchanged since before the agent began.
 const UNHURRIED: usize = 2;
+/// Such an inspection is followed by a pause this many times as long as it took: hundreds of them
+/// would take the processors from the runtime while it starts the pods that are new.
+const REST: u32 = 3;
+const LONGEST_REST: Duration = Duration::from_millis(10);
 const HINTS: usize = 64;
 /// The runtime's conditions are asked for this often while one does not hold.
 const STATUS_WHEN_NOT_READY: Duration = Duration::from_secs(1);
@@ -66,6 +70,7 @@ struct InFlight {
 /// An inspection under way. Without a deadline it is past it: hung, and not counted.
 struct Inspecting {
     key: PodKey,
+    begun: Instant,
     deadline: Option<Instant>,
     /// It was in [`Inspections::unhurried`].
     unhurried: bool,
@@ -109,6 +114,8 @@ struct Inspections {
     /// Those of pods that seem to run as before the agent began. After a restart of the agent there
     /// are hundreds; they leave room for the pods in `queue`.
     unhurried: VecDeque<Inspection>,
+    /// Until when none of `unhurried` begins.
+    rest: Option<Instant>,
     running: BTreeMap<Object, Inspecting>,
 }
 
@@ -134,7 +141,8 @@ impl Inspections {
     /// way at a time, those that hang not counted. At most [`UNHURRIED`] of them are of pods that
     /// seem unchanged, unless one hangs. Of two places or more, such a pod gets the last one, so
     /// that a queue that is never empty does not stop them.
-    fn next(&mut self, most: usize) -> Option<(Inspection, bool)> {
+    fn next(&mut self, most: usize, now: Instant) -> Option<(Inspection, bool)> {
+        self.rest.take_if(|rest| *rest <= now);
         let counted = || self.running.values().filter(|i| i.deadline.is_some());
         let (all, unhurried) = (counted().count(), counted().filter(|i| i.unhurried).count());
         if all >= most {
@@ -144,11 +152,22 @@ impl Inspections {
         let takes_last = all + 1 == most && unhurried < UNHURRIED.min(most - 1);
         let takes_idle = self.queue.is_empty() && (hangs || unhurried < UNHURRIED);
         if (takes_last || takes_idle)
+            && self.rest.is_none()
             && let Some(next) = self.unhurried.pop_front()
         {
             return Some((next, true));
         }
         self.queue.pop_front().map(|next| (next, false))
+    }
+
+    /// Takes an inspection that has ended off the list; whether it had hung.
+    fn end(&mut self, object: &Object, now: Instant) -> bool {
+        let Some(ended) = self.running.remove(object) else { return false };
+        if ended.unhurried {
+            let rest = now.saturating_duration_since(ended.begun).saturating_mul(REST);
+            self.rest = Some(now + rest.min(LONGEST_REST));
+        }
+        ended.deadline.is_none()
     }
 }
 
@@ -287,7 +306,8 @@ impl Loop {
         }
         let deadlines = self.inspections.running.values().filter_map(|i| i.deadline);
         let later = self.hints.later.values().map(|(due, _)| *due);
-        deadlines.chain(later).chain(self.status.due).fold(wake, Instant::min)
+        let rest = self.inspections.rest.filter(|_| !self.inspections.unhurried.is_empty());
+        deadlines.chain(later).chain(rest).chain(self.status.due).fold(wake, Instant::min)
     }
 
     fn list(&mut self, scope: Scope) {
@@ -315,9 +335,9 @@ impl Loop {
 
     fn inspect_more(&mut self, now: Instant) {
         let most = self.settings.inspect_concurrency;
-        while let Some(((key, subject), unhurried)) = self.inspections.next(most) {
+        while let Some(((key, subject), unhurried)) = self.inspections.next(most, now) {
             let deadline = Some(now + self.settings.inspect_patience);
-            let inspecting = Inspecting { key: key.clone(), deadline, unhurried };
+            let inspecting = Inspecting { key: key.clone(), begun: now, deadline, unhurried };
             self.inspections.running.insert(subject.object(), inspecting);
             self.tasks.spawn(inspection(self.client.clone(), key, subject));
         }
@@ -344,8 +364,7 @@ impl Loop {
         match done {
             Ok(Done::Listed { took, result }) => self.listed(took, result),
             Ok(Done::Inspected { key, object, found }) => {
-                let hung =
-                    self.inspections.running.remove(&object).is_some_and(|i| i.deadline.is_none());
+                let hung = self.inspections.end(&object, Instant::now());
                 let more = self.picture.inspected(&key, &object, found);
                 self.inspections.queue.extend(more);
                 self.early_ends();
@@ -492,19 +511,29 @@ mod tests {
     }
 
     /// Begins the next inspections, and returns their pods.
-    fn begin(inspections: &mut Inspections, most: usize) -> Vec<String> {
+    fn begin_at(now: Instant, inspections: &mut Inspections, most: usize) -> Vec<String> {
         let mut begun = Vec::new();
-        while let Some(((key, subject), unhurried)) = inspections.next(most) {
+        while let Some(((key, subject), unhurried)) = inspections.next(most, now) {
             begun.push(key.name.to_string());
-            let deadline = Some(Instant::now());
-            let inspecting = Inspecting { key, deadline, unhurried };
+            let inspecting = Inspecting { key, begun: now, deadline: Some(now), unhurried };
             inspections.running.insert(subject.object(), inspecting);
         }
         begun
     }
 
+    fn begin(inspections: &mut Inspections, most: usize) -> Vec<String> {
+        begin_at(Instant::now(), inspections, most)
+    }
+
+    fn end_at(now: Instant, inspections: &mut Inspections, pod: &str) {
+        let object = inspection_of(pod).1.object();
+        assert!(inspections.running.contains_key(&object), "{pod}");
+        assert!(!inspections.end(&object, now), "{pod} did not hang");
+    }
+
     fn end(inspections: &mut Inspections, pod: &str) {
-        inspections.running.remove(&inspection_of(pod).1.object()).unwrap();
+        let begun = inspections.running[&inspection_of(pod).1.object()].begun;
+        end_at(begun, inspections, pod);
     }
 
     #[test]
@@ -523,6 +552,23 @@ mod tests {
             end(&mut inspections, pod);
         }
         assert_eq!(begin(&mut inspections, 4), ["q4", "u3"]);
+    }
+
+    #[test]
+    fn unchanged_pods_leave_the_runtime_time_for_others() {
+        let mut inspections = Inspections::default();
+        inspections.unhurried.extend(["u0", "u1", "u2", "u3", "u4"].map(inspection_of));
+        let begun = Instant::now();
+        let after = |micros| begun + Duration::from_micros(micros);
+        assert_eq!(begin_at(begun, &mut inspections, 8), ["u0", "u1"]);
+        end_at(after(500), &mut inspections, "u0");
+        assert_eq!(inspections.rest, Some(after(2000)));
+        assert!(begin_at(after(1999), &mut inspections, 8).is_empty());
+        inspections.queue.push_back(inspection_of("q0"));
+        assert_eq!(begin_at(after(1999), &mut inspections, 8), ["q0"], "it does not wait");
+        assert_eq!(begin_at(after(2000), &mut inspections, 8), ["u2"]);
+        end_at(after(900_000), &mut inspections, "u2");
+        assert_eq!(inspections.rest, Some(after(910_000)), "of a slow runtime");
     }
 
     #[test]
