@@ -94,6 +94,11 @@ impl Ends {
         }
     }
 
+    /// An instance runs on that seemed to have ended.
+    pub(crate) fn runs_on(&mut self, id: &str) {
+        self.exit.take_if(|exit| *exit.id == *id);
+    }
+
     /// The end of `id`: the saved one, or now.
     pub(crate) fn finished(&self, id: &str, now: Now) -> Moment {
         let noted = self.exit.as_ref().filter(|exit| *exit.id == *id);

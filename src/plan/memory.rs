@@ -301,10 +301,13 @@ impl PodMemory {
         let next = container.restart_count.saturating_add(1);
         let newest = memory.next_count.is_none_or(|known| next >= known);
         memory.next_count = memory.next_count.max(Some(next));
-        if let ContainerState::Exited { finished_at, .. } = &container.state
-            && newest
-        {
-            memory.ends.note(container.id.as_str(), Moment::of_wall(*finished_at, now));
+        match &container.state {
+            ContainerState::Exited { finished_at, .. } if newest => {
+                memory.ends.note(container.id.as_str(), Moment::of_wall(*finished_at, now));
+            }
+            // Its start failed, as it seemed.
+            ContainerState::Running { .. } => memory.ends.runs_on(container.id.as_str()),
+            ContainerState::Exited { .. } | ContainerState::Created | ContainerState::Unknown => {}
         }
     }
 

@@ -87,6 +87,9 @@ fn plan_end(cx: &Cx<'_>, plan: &mut PodPlan) -> Option<Terminal> {
     if let Some(terminal) = plan_deadline(cx, plan) {
         return Some(terminal);
     }
+    if !cx.input.settled {
+        return None;
+    }
     let init_failed = cx.init.iter().any(|container| {
         cx.own.newest(&container.name).is_some_and(|instance| {
             is_init_failure(container, instance)
@@ -138,8 +141,12 @@ pub(crate) fn restart_policy<'a>(cx: &Cx<'a>) -> &'a str {
 
 fn plan_deadline(cx: &Cx<'_>, plan: &mut PodPlan) -> Option<Terminal> {
     let seconds = cx.pod.spec.as_ref()?.active_deadline_seconds?;
-    let known = cx.input.incarnation(cx.uid)?;
-    let started = cx.memory.started.or_else(|| Some(Moment::of_wall(known.started_at?, cx.now)))?;
+    // A pod of the API server that still waits for its volumes has no record, and its object has
+    // the time at which it was accepted.
+    let reported = cx.pod.status.as_ref().and_then(|status| status.start_time.as_ref());
+    let recorded = cx.input.incarnation(cx.uid).and_then(|known| known.started_at);
+    let accepted = recorded.or(reported.map(|time| time.0));
+    let started = cx.memory.started.or_else(|| Some(Moment::of_wall(accepted?, cx.now)))?;
     let limit = Duration::from_secs(u64::try_from(seconds).unwrap_or_default());
     if !started.is_older_than(limit, cx.now) {
         plan.wake(started.after(limit, cx.now));

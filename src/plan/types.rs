@@ -24,6 +24,9 @@ pub struct NameInput<'a> {
     /// What runs: [`super::Picture::shared`]. The worker does not plan before the runtime was
     /// listed.
     pub observed: &'a ObservedPod,
+    /// False while a listing is to show what came of a call that failed, or with which codes
+    /// containers ended: [`super::Picture::awaits_listing`]. Nothing is decided for good then.
+    pub settled: bool,
     /// What has happened before. The worker calls [`PodMemory::look`] with the same picture and
     /// [`PodMemory::take_probes`] with the same results first.
     pub memory: &'a PodMemory,

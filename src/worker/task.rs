@@ -38,7 +38,7 @@ const FOREVER: Duration = Duration::from_secs(365 * 24 * 3600);
 
 /// The longest sleep. `wake_at` is boot time, which continues while the machine is suspended, but
 /// timers stop then.
-const RESYNC: Duration = Duration::from_secs(60);
+pub(super) const RESYNC: Duration = Duration::from_secs(60);
 /// The time between two tries to save the records that must be on disk before a dead container is
 /// removed.
 const SAVE_AGAIN: Duration = Duration::from_secs(1);
@@ -215,6 +215,7 @@ impl Worker {
                 orders: &input.orders,
                 known: self.records.incarnations(),
                 observed: &observed,
+                settled: !self.picture.awaits_listing(),
                 memory: &self.memory,
                 probes: &input.probes,
                 objects: &input.objects,

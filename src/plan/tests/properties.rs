@@ -19,6 +19,7 @@ fn happening() -> impl Strategy<Value = Happening> {
         Fault::ImageNever,
         Fault::Create,
         Fault::Start,
+        Fault::StartUnanswered,
         Fault::Kill,
         Fault::Remove,
         Fault::CleanUp,

@@ -293,6 +293,30 @@ fn failures_to_start_are_shown_and_retried() {
     check("failures to start are shown and retried", &mut world);
 }
 
+/// The runtime is killed after it has started a container and before it says so.
+#[test]
+fn a_container_whose_start_was_not_answered_runs_on() {
+    for (list, name) in [("containers", "job"), ("initContainers", "setup")] {
+        let mut spec = json!({"restartPolicy": "Never", "containers": [container("job")]});
+        spec[list] = json!([container(name)]);
+        let mut world = World::of(&spec).program(name, &[Program::Ends(30, 0)]);
+        world.fault(Fault::StartUnanswered);
+        world.run();
+        assert_eq!(world.plan.terminal, None, "{name}");
+        world.advance(29);
+        assert!(world.running(name).is_some(), "{}", world.take_trace());
+    }
+    let mut world = World::of(&web());
+    world.run();
+    world.kill("web", 1);
+    world.fault(Fault::StartUnanswered);
+    world.run();
+    world.advance(700);
+    world.kill("web", 1);
+    world.run();
+    assert_eq!(world.line(), "Running 1/1 2", "the long run ended the crash loop");
+}
+
 #[test]
 fn a_half_made_sandbox_is_removed_and_the_next_attempt_taken() {
     let mut world = World::of(&web());

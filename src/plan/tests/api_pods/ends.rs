@@ -1,14 +1,16 @@
 //! Pods of the API server that end for good, and never start again.
 
 use super::{
-    super::world::World, actions, condition, deleted, done, ended, forget, hold, phase, running,
-    shutdown, told, web,
+    super::world::{Want, World},
+    actions, condition, deleted, done, ended, forget, hold, phase, running, shutdown, told, web,
 };
 use crate::{
-    model::{Hold, HoldStop, REFUSAL_PREFIX, TerminalPhase},
+    model::{Hold, HoldStop, REFUSAL_PREFIX, TerminalPhase, k8s},
     plan::PodMemory,
 };
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use serde_json::json;
+use std::sync::Arc;
 
 #[test]
 fn a_final_phase_of_the_api_server_starts_nothing() {
@@ -184,6 +186,24 @@ fn a_pod_that_comes_during_a_shutdown_is_refused_for_good() {
     world.shutdown = None;
     world.run();
     assert_eq!(world.take_trace().matches("start").count(), 0);
+}
+
+#[test]
+fn the_active_deadline_passes_while_a_pod_waits() {
+    let mut spec = web();
+    spec["activeDeadlineSeconds"] = json!(100);
+    let mut world = World::of_api(&spec);
+    let Want::Run(pod) = &mut world.want else { unreachable!() };
+    let accepted = Some(Time(world.now.wall));
+    let status = k8s::PodStatus { start_time: accepted, ..k8s::PodStatus::default() };
+    Arc::make_mut(&mut pod.pod).status = Some(status);
+    world.runtime.network_not_ready = Some("cni plugin not initialized".to_owned());
+    world.run();
+    world.advance(99);
+    assert_eq!(world.line(), "ContainerCreating 0/1 0");
+    world.advance(2);
+    assert!(world.plan.stopped, "{}", world.take_trace());
+    assert_eq!(told(&world), (Some("Failed"), Some("DeadlineExceeded")));
 }
 
 #[test]

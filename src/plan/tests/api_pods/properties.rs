@@ -17,6 +17,7 @@ fn happening() -> impl Strategy<Value = Happening> {
         Fault::SandboxHalf,
         Fault::Pull,
         Fault::Start,
+        Fault::StartUnanswered,
         Fault::Kill,
         Fault::Remove,
         Fault::Release,

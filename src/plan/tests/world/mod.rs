@@ -16,8 +16,8 @@ use crate::{
         ResizeWait, RuntimeView, Shutdown, k8s,
     },
     plan::{
-        Action, Crashed, HeldPod, Incarnation, NameInput, Outcome, Picture, PlanSettings,
-        PodMemory, PodOrders, PodPlan, Wish, plan_name,
+        Action, Crashed, HeldPod, Incarnation, NameInput, Picture, PlanSettings, PodMemory,
+        PodOrders, PodPlan, Wish, plan_name,
     },
     podspec::is_static,
     status::{
@@ -62,6 +62,8 @@ pub(super) enum Fault {
     Config,
     Create,
     Start,
+    /// The container starts, and the call fails.
+    StartUnanswered,
     Kill,
     Remove,
     Release,
@@ -270,6 +272,7 @@ impl World {
             orders: &orders,
             known: &known,
             observed: &observed,
+            settled: !self.picture.awaits_listing(),
             memory: &self.memory,
             probes: &self.probes,
             objects: &self.objects,
@@ -314,6 +317,10 @@ impl World {
             }
             self.plan = plan.clone();
             self.publish();
+            if self.picture.awaits_listing() {
+                self.list();
+                continue;
+            }
             for action in &plan.actions {
                 self.memory.begin(action, &self.settings, self.now);
                 let saved = self.memory.clone();
@@ -332,15 +339,7 @@ impl World {
                 }
                 let failed = !outcome.is_success();
                 self.memory.record(&outcome, self.now);
-                let open = matches!(
-                    outcome,
-                    Outcome::ContainerKilled { exit_matters: true, .. }
-                        | Outcome::PodKilled { exit_matters: true, .. }
-                );
                 self.picture.record(outcome, self.now);
-                if open {
-                    self.list();
-                }
                 if failed && action.failure_ends_pass() {
                     break;
                 }

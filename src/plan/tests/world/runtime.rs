@@ -345,7 +345,8 @@ impl World {
         }
         self.truth.containers.retain(|c| c.id != id);
         self.truth.containers.push(started.clone());
-        if self.fails(&[Fault::Start]).is_some() {
+        let fault = self.fails(&[Fault::Start, Fault::StartUnanswered]);
+        if fault == Some(Fault::Start) {
             let failed = self.truth.containers.last_mut().unwrap();
             failed.state = ContainerState::Exited {
                 started_at: None,
@@ -355,15 +356,7 @@ impl World {
                 message: "exec failed".into(),
             };
             self.finished.insert(id.clone(), self.now.boot);
-            let step = Step::Start { container: started.name.clone(), id };
-            let Outcome::Failed(failure) =
-                Self::failed(&start.uid, step, "RunContainerError", "exec failed")
-            else {
-                unreachable!()
-            };
-            let left =
-                Some(Box::new(ObservedContainer { state: ContainerState::Created, ..started }));
-            return Outcome::Failed(Failure { left, ..failure });
+            return Self::not_started(started, "exec failed");
         }
         let programs = self.programs.get_mut(&*start.name);
         let program = match programs {
@@ -380,6 +373,20 @@ impl World {
         if let Program::Ends(after, code) = program.unwrap_or(default) {
             self.ends.insert(id, (self.now.boot + Duration::from_secs(after), code));
         }
+        if fault == Some(Fault::StartUnanswered) {
+            return Self::not_started(started, "transport is closing");
+        }
         Outcome::ContainerStarted(started)
+    }
+
+    fn not_started(container: ObservedContainer, message: &str) -> Outcome {
+        let (uid, name) = (container.uid.clone(), container.name.clone());
+        let step = Step::Start { container: name, id: container.id.clone() };
+        let Outcome::Failed(failure) = Self::failed(&uid, step, "RunContainerError", message)
+        else {
+            unreachable!()
+        };
+        let left = ObservedContainer { state: ContainerState::Created, ..container };
+        Outcome::Failed(Failure { left: Some(Box::new(left)), ..failure })
     }
 }
