@@ -41,13 +41,19 @@ pub(crate) fn plan_resize(cx: &Cx<'_>, sandbox: &ObservedSandbox, plan: &mut Pod
         plan.wake(due);
         return;
     }
+    if cx.held_back(Stage::Prepare, plan) {
+        return;
+    }
     let message = format!("Pod resize started: {}", resize_details(cx.pod, None));
     let event = cx.event(None, EventKind::Normal, "ResizeStarted", message);
     plan.notice(wanted(cx), event);
     let (restarted, in_place): (Vec<_>, Vec<_>) =
         changed.iter().partition(|changed| changed.needs_restart());
     // Saves the new specification before anything is changed.
-    plan.actions.push(Action::PreparePod { uid: cx.uid.clone() });
+    let prepare = Action::PreparePod { uid: cx.uid.clone() };
+    if !plan.actions.contains(&prepare) {
+        plan.actions.push(prepare);
+    }
     plan.actions.push(Action::Resize(Resize {
         uid: cx.uid.clone(),
         containers: in_place.iter().map(|changed| changed.order()).collect(),

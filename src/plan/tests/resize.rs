@@ -332,3 +332,19 @@ fn a_resize_without_room_changes_nothing() {
     assert_eq!(has(&world, "web"), Some(amounts(100, 128)));
     assert_eq!(shown_limit(&world), "128Mi");
 }
+
+/// A volume of a running pod can't be prepared, a hostPath that is gone for example.
+#[test]
+fn a_resize_that_can_not_be_prepared_is_tried_again_after_a_pause() {
+    let mut world = running(&json!([sized("web", "1", "64Mi"), sized("other", "1", "64Mi")]));
+    edit(&mut world, &json!([sized("web", "2", "64Mi"), sized("other", "1", "64Mi")]));
+    for _ in 0..4 {
+        world.fault(Fault::Prepare);
+    }
+    let before = world.count;
+    world.run();
+    let tried = world.count - before;
+    assert_eq!(tried, 1, "it is tried once: {}", world.take_trace());
+    world.advance(30);
+    assert_eq!(has(&world, "web"), Some(amounts(2000, 64)));
+}
