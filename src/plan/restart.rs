@@ -57,7 +57,9 @@ pub(crate) fn verdict(
     };
     match policy {
         "Never" => Verdict::Stay,
-        "OnFailure" if exit_code == 0 => Verdict::Stay,
+        "OnFailure" if exit_code == 0 && !ran_out_of_memory(cx, container, instance) => {
+            Verdict::Stay
+        }
         _ => Verdict::Restart,
     }
 }
@@ -104,8 +106,20 @@ pub(crate) fn is_init_failure(container: &k8s::Container, instance: &ObservedCon
 
 /// True when a plain init container has done its work, so that no rule restarts anything.
 fn is_init_success(cx: &Cx<'_>, container: &k8s::Container, instance: &ObservedContainer) -> bool {
-    let plain = kind_of(Some(cx.pod), &container.name) == ContainerKind::Init;
-    plain && !is_init_failure(container, instance)
+    is_plain_init(cx, container) && !is_init_failure(container, instance)
+}
+
+/// True when a plain init container with exit code 0 has failed.
+fn ran_out_of_memory(
+    cx: &Cx<'_>,
+    container: &k8s::Container,
+    instance: &ObservedContainer,
+) -> bool {
+    is_plain_init(cx, container) && is_init_failure(container, instance)
+}
+
+fn is_plain_init(cx: &Cx<'_>, container: &k8s::Container) -> bool {
+    kind_of(Some(cx.pod), &container.name) == ContainerKind::Init
 }
 
 /// True when the container was made from another definition (name or image).

@@ -307,15 +307,18 @@ fn a_kill_says_why_in_the_words_for_the_kind_of_container() {
 
 #[test]
 fn an_oom_killed_init_container_has_failed_even_with_code_0() {
-    let spec = json!({"initContainers": [container("setup")], "containers": [container("web")]});
-    let mut world = World::of(&spec);
-    world.run();
-    world.kill("setup", 0);
-    let ContainerState::Exited { reason, .. } = &mut world.truth.containers[0].state else {
-        panic!()
-    };
-    *reason = "OOMKilled".into();
-    assert_eq!(actions(&mut world).join(", "), "prepare, start setup (restart 1)");
+    for policy in ["Always", "OnFailure"] {
+        let spec = json!({"restartPolicy": policy, "initContainers": [container("setup")],
+                          "containers": [container("web")]});
+        let mut world = World::of(&spec);
+        world.run();
+        world.kill("setup", 0);
+        let ContainerState::Exited { reason, .. } = &mut world.truth.containers[0].state else {
+            panic!()
+        };
+        *reason = "OOMKilled".into();
+        assert_eq!(actions(&mut world).join(", "), "prepare, start setup (restart 1)", "{policy}");
+    }
 }
 
 #[test]
