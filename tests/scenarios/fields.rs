@@ -148,6 +148,7 @@ pub fn volumes(kind: Kind) {
             json!([
                 { "name": "disk", "emptyDir": {} },
                 { "name": "memory", "emptyDir": { "medium": "Memory", "sizeLimit": "1Mi" } },
+                { "name": "large", "emptyDir": { "medium": "Memory", "sizeLimit": "128Mi" } },
                 { "name": "dir", "hostPath": { "path": at("dir"), "type": "Directory" } },
                 { "name": "made", "hostPath": { "path": at("made"), "type": "DirectoryOrCreate" } },
                 { "name": "file", "hostPath": { "path": at("file"), "type": "FileOrCreate" } },
@@ -158,6 +159,7 @@ pub fn volumes(kind: Kind) {
             json!([
                 { "name": "disk", "mountPath": "/disk" },
                 { "name": "memory", "mountPath": "/memory" },
+                { "name": "large", "mountPath": "/large" },
                 { "name": "dir", "mountPath": "/dir", "readOnly": true },
                 { "name": "dir", "mountPath": "/inner", "subPath": "inner" },
                 { "name": "disk", "mountPath": "/sub", "subPath": "new/deep" },
@@ -165,7 +167,8 @@ pub fn volumes(kind: Kind) {
                 { "name": "file", "mountPath": "/file" },
             ]),
         )
-        .set("containers/1/volumeMounts", json!([{ "name": "disk", "mountPath": "/shared" }]));
+        .set("containers/1/volumeMounts", json!([{ "name": "disk", "mountPath": "/shared" }]))
+        .set("containers/1/resources", json!({ "limits": { "memory": "64Mi" } }));
     world.drop_pod(&pod);
     world.wait_running("web");
     let main = Process::of(&world, "web", "main");
@@ -175,6 +178,8 @@ pub fn volumes(kind: Kind) {
     assert_eq!(main.path("/disk").metadata().unwrap().permissions().mode() & 0o7777, 0o777);
     let tmpfs = main.mount("/memory");
     assert!(tmpfs.contains(" tmpfs ") && tmpfs.contains("size=1024k"), "{tmpfs}");
+    let large = main.mount("/large");
+    assert!(large.contains("size=131072k"), "the limit of one container bounds no volume: {large}");
     let read_only = main.mount("/dir");
     assert!(read_only.split(' ').nth(5).unwrap().split(',').any(|o| o == "ro"), "{read_only}");
     assert_eq!(main.read("/inner/file"), "from the host");

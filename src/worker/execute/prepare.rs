@@ -8,7 +8,7 @@ use crate::{
     plan::{Occupancy, Outcome, Step},
     podspec::{
         EnvContext, FilesError, VolumeFiles, cgroup_amounts, claimed_volumes, pod_cgroup,
-        pod_cgroup_name, pod_limits, volume_files,
+        pod_cgroup_name, volume_files,
     },
     volume::{Claim, Prepared},
 };
@@ -112,8 +112,7 @@ async fn set_up_volumes(
     pod: Arc<k8s::Pod>,
 ) -> Result<(), (&'static str, String)> {
     let (volumes, uid) = (host.volumes.clone(), request.uid.clone());
-    let memory_limit =
-        pod.spec.as_ref().and_then(|spec| pod_limits(spec).non_zero("memory")).map(|m| m.value());
+    let memory_limit = pod.spec.as_ref().and_then(|spec| cgroup_amounts(spec).memory_limit);
     let files = files(host, request, &pod);
     let claimed = claimed_volumes(&pod, &request.objects);
     let nfs_failures = nfs::mount_all(host, request, &pod, &claimed).await;
