@@ -109,7 +109,7 @@ fn container(candidate: &Candidate<'_>, layout: DiskLayout) -> Option<String> {
         DiskLayout::DedicatedImages => false,
     };
     candidate.pod.spec.as_ref()?.containers.iter().find_map(|container| {
-        let limit = container_limits(container).get(STORAGE).map(unsigned)?;
+        let limit = container_limits(container).non_zero(STORAGE).map(unsigned)?;
         let used = candidate.usage.containers.iter().find(|used| *used.name == *container.name)?;
         let layer = used.layer.filter(|_| layers).unwrap_or_default();
         ((used.logs.unwrap_or_default() + layer).bytes > limit).then(|| {

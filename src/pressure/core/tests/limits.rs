@@ -100,6 +100,9 @@ fn a_container_has_its_own_limit_on_logs_and_layer() {
     pod.container("a").logs = Some(space(GI + 1, 0));
     assert_eq!(told(&pod, DiskLayout::DedicatedImages), over_own);
     assert!(over(&pod, DiskLayout::Single).is_some());
+    let mut zero = limited(Some("0"), Some("1Gi"));
+    zero.container("a").logs = Some(space(1, 0));
+    assert_eq!(told(&zero, DiskLayout::Single), None, "0 is no limit");
 }
 
 #[test]
