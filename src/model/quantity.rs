@@ -6,9 +6,14 @@
 use std::{fmt, iter::Sum, ops::Add};
 use thiserror::Error;
 
-const NANO: i128 = 1_000_000_000;
+const NANO: i128 = 10_i128.pow(NANO_DECIMALS);
+const NANO_DECIMALS: u32 = 9;
 /// Digits after which a number is refused instead of computed with.
 const MAX_LEN: usize = 64;
+/// Digits before the point; with more, an amount saturates in every unit.
+const MAX_WHOLE: usize = 28;
+/// Digits of a number with decimals that are computed with.
+const MAX_DIGITS: usize = 20;
 
 /// An amount of a resource.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -59,24 +64,28 @@ impl Quantity {
             return Err(QuantityError);
         }
         let (multiplier, divisor) = scale(suffix)?;
-        let digits: String = [whole, fraction].concat();
-        let digits = digits.trim_start_matches('0');
-        if digits.len() > 30 {
+        let (whole, fraction) = (whole.trim_start_matches('0'), fraction.trim_end_matches('0'));
+        if whole.len() > MAX_WHOLE {
             return Ok(Self { nano: i128::from(sign) * i128::from(i64::MAX) * NANO });
         }
+        // The decimals beyond that make no difference but in rounding up.
+        let decimals = fraction.len().min(MAX_DIGITS.saturating_sub(whole.len()));
+        let (fraction, beyond) = fraction.split_at(decimals);
+        let digits = [whole, fraction].concat();
         let mantissa: i128 =
             if digits.is_empty() { 0 } else { digits.parse().map_err(|_| QuantityError)? };
-        let divisor = 10_i128
-            .checked_pow(u32::try_from(fraction.len()).map_err(|_| QuantityError)?)
-            .and_then(|d| d.checked_mul(divisor));
+        let mantissa = mantissa + i128::from(!beyond.is_empty());
+        let decimals = u32::try_from(decimals).map_err(|_| QuantityError)?;
+        let up = 10_i128.pow(NANO_DECIMALS.saturating_sub(decimals));
+        let down = 10_i128.pow(decimals.saturating_sub(NANO_DECIMALS));
         // mantissa * multiplier / divisor in nano-units, rounded up (away from zero), saturating.
         let limit = i128::from(i64::MAX) * NANO;
-        let nano =
-            match (mantissa.checked_mul(multiplier).and_then(|n| n.checked_mul(NANO)), divisor) {
-                (Some(n), Some(d)) => (n / d + i128::from(n % d != 0)).min(limit),
-                (None, _) => limit,
-                (Some(n), None) => i128::from(n != 0),
-            };
+        let scaled = mantissa.checked_mul(multiplier).and_then(|n| n.checked_mul(up));
+        let nano = match (scaled, divisor.checked_mul(down)) {
+            (Some(n), Some(d)) => (n / d + i128::from(n % d != 0)).min(limit),
+            (None, _) => limit,
+            (Some(n), None) => i128::from(n != 0),
+        };
         Ok(Self { nano: i128::from(sign) * nano })
     }
 
@@ -199,6 +208,13 @@ mod tests {
             ("-1", -1, -1000),
             ("0.1Gi", 107_374_183, 107_374_182_400),
             ("1Ei", 1 << 60, i64::MAX),
+            ("1.000000000000000000000000000000000000", 1, 1000),
+            ("0000000000000000000000000000000000002.5", 3, 2500),
+            ("0.500000000000000000000000000000000001", 1, 501),
+            ("0.00000000001234Gi", 1, 14),
+            ("100000000000000000000000n", 100_000_000_000_000, 100_000_000_000_000_000),
+            ("0.25000000000000000000Ei", 1 << 58, i64::MAX),
+            ("0.2500000000001Ei", (1 << 58) + 115_293, i64::MAX),
         ] {
             let quantity = Quantity::parse(text).unwrap();
             assert_eq!((quantity.value(), quantity.milli_value()), (value, milli), "{text}");

@@ -405,14 +405,20 @@ fn quoted(text: &str) -> String {
             '\u{8}' => out.push_str("\\b"),
             '\u{b}' => out.push_str("\\v"),
             '\u{c}' => out.push_str("\\f"),
-            c if u32::from(c) < 0x20 || u32::from(c) == 0x7f => {
-                out.push_str(&format!("\\x{:02x}", u32::from(c)));
-            }
-            c => out.push(c),
+            c if c.is_ascii_control() => out.push_str(&format!("\\x{:02x}", u32::from(c))),
+            c if is_printable(c) => out.push(c),
+            c if c <= '\u{ffff}' => out.push_str(&format!("\\u{:04x}", u32::from(c))),
+            c => out.push_str(&format!("\\U{:08x}", u32::from(c))),
         }
     }
     out.push('"');
     out
+}
+
+/// Go's `strconv.IsPrint`. `escape_debug` escapes the same characters, and combining marks where a
+/// text begins with them.
+fn is_printable(c: char) -> bool {
+    c.is_ascii() || ['a', c].iter().collect::<String>().escape_debug().eq(['a', c])
 }
 
 impl fmt::Debug for VolumeFile {

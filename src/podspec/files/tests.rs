@@ -250,3 +250,16 @@ fn tokens_of_mounted_volumes_are_needed_once_each() {
         .collect();
     assert_eq!(shown, ["default  3600", "default x 3600"]);
 }
+
+#[test]
+fn values_are_quoted_as_go_does() {
+    for (value, expected) in [
+        ("plain, é 世 \u{301}", r#""plain, é 世 ́""#),
+        ("a\"b\\c\n\u{7}", r#""a\"b\\c\n\a""#),
+        ("\u{1}\u{7f}", r#""\x01\x7f""#),
+        ("\u{85}\u{a0}\u{200b}\u{2028}\u{feff}", r#""\u0085\u00a0\u200b\u2028\ufeff""#),
+        ("\u{e0001}", r#""\U000e0001""#),
+    ] {
+        assert_eq!(quoted(value), expected);
+    }
+}
