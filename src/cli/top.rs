@@ -6,10 +6,9 @@ use super::{
     ask::AskError,
     status::{Wanted, reach, table},
 };
-use crate::model::Order as _;
-use crate::serve::Client;
+use crate::{machine, model::Order as _, serve::Client};
 use serde::Deserialize;
-use std::{cmp::Reverse, process::ExitCode, time::Duration};
+use std::{cmp::Reverse, path::Path, process::ExitCode, time::Duration};
 use tokio::time::sleep;
 
 /// CPU time per second needs two readings: how far they are apart.
@@ -86,7 +85,7 @@ pub(super) async fn run(args: TopArgs) -> Result<ExitCode, AskError> {
         Some(key) => *pod.pod_ref.name == *key.name && *pod.pod_ref.namespace == *key.namespace,
         None => namespace.is_none_or(|namespace| pod.pod_ref.namespace == namespace),
     });
-    let cpus = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
+    let cpus = machine::cpus(Path::new("/")).unwrap_or_default();
     let node = key.is_none().then(|| summary.node.row(cpus));
     let pods = summary.rows(args.sort_by, args.containers);
     let node = node.map(|rows| table(&rows) + "\n").unwrap_or_default();
@@ -149,14 +148,14 @@ impl PodRef {
 }
 
 impl Node {
-    fn row(&self, cpus: usize) -> Vec<Vec<String>> {
+    fn row(&self, cpus: u64) -> Vec<Vec<String>> {
         let head = ["NODE", "CPU(cores)", "CPU(%)", "MEMORY(bytes)", "MEMORY(%)"];
         let Used { cpu, memory } = &self.used;
         let percent = |part: Option<u64>, of: u64| match part {
             Some(part) if of > 0 => format!("{}%", part.saturating_mul(100) / of),
             Some(_) | None => UNKNOWN.to_owned(),
         };
-        let all_cpus = (cpus as u64).saturating_mul(1_000_000_000);
+        let all_cpus = cpus.saturating_mul(1_000_000_000);
         let used = memory.working_set_bytes.unwrap_or_default();
         let all_memory = memory.available_bytes.unwrap_or_default().saturating_add(used);
         let row = [

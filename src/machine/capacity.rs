@@ -22,26 +22,30 @@ pub enum CapacityError {
 /// # Errors
 /// When a file is missing or unreadable, or doesn't hold what it should.
 pub fn capacity(root: &Path) -> Result<NodeCapacity, CapacityError> {
-    let cpus = read(&root.join("proc/cpuinfo"))?
-        .lines()
-        .filter(|line| line.starts_with("processor"))
-        .count();
-    let cpus = if cpus > 0 {
-        cpus
-    } else {
-        // Some architectures print no `processor` lines.
-        std::thread::available_parallelism().map_or(1, std::num::NonZero::get)
-    };
+    let cpus = cpus(root)?;
     let path = root.join("proc/meminfo");
     let memory_bytes = meminfo(&read(&path)?, "MemTotal:")
         .ok_or(CapacityError::Invalid { path, wanted: "MemTotal" })?;
     let kernel = root.join("proc/sys/kernel");
     Ok(NodeCapacity {
-        cpu_milli: i64::try_from(cpus).unwrap_or(1).saturating_mul(1000),
+        cpu_milli: i64::try_from(cpus).unwrap_or(i64::MAX).saturating_mul(1000),
         memory_bytes,
         pids: number(kernel.join("pid_max"))?.min(number(kernel.join("threads-max"))?),
         hugepages: hugepages(&root.join("sys/kernel/mm/hugepages"))?,
     })
+}
+
+/// The CPUs of the machine, whichever of them this process may use.
+///
+/// # Errors
+/// When `/proc/cpuinfo` can't be read.
+pub fn cpus(root: &Path) -> Result<u64, CapacityError> {
+    let text = read(&root.join("proc/cpuinfo"))?;
+    match text.lines().filter(|line| line.starts_with("processor")).count() {
+        // Some architectures print no `processor` lines.
+        0 => Ok(std::thread::available_parallelism().map_or(1, |cpus| cpus.get() as u64)),
+        cpus => Ok(cpus as u64),
+    }
 }
 
 /// Physical cores of the CPUs that are on; 0 when the kernel does not tell.

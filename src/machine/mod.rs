@@ -10,7 +10,7 @@ mod rtnetlink;
 mod tests;
 mod watch;
 
-pub use capacity::{capacity, physical_cores, swap_bytes, swap_is_on};
+pub use capacity::{capacity, cpus, physical_cores, swap_bytes, swap_is_on};
 pub use watch::{AddressTask, NodeIps};
 
 use std::{fs, path::Path};

@@ -175,11 +175,18 @@ fn words(words: Option<&[String]>) -> String {
 
 fn mounted(mount: &k8s::VolumeMount, volumes: &[k8s::Volume]) -> String {
     let volume = volumes.iter().find(|volume| volume.name == mount.name);
-    let read_only = mount.read_only == Some(true) || volume.is_some_and(is_made_of_files);
+    let read_only = mount.read_only == Some(true) || volume.is_some_and(is_read_only);
     let access = if read_only { "ro" } else { "rw" };
     let path = mount.sub_path.as_deref().or(mount.sub_path_expr.as_deref());
     let path = path.map(|path| format!(", path {path}")).unwrap_or_default();
     format!("{} from {} ({access}{path})", mount.mount_path, mount.name)
+}
+
+/// Whether a volume is read-only in every container that mounts it.
+fn is_read_only(volume: &k8s::Volume) -> bool {
+    let nfs = volume.nfs.as_ref().and_then(|nfs| nfs.read_only);
+    let claim = volume.persistent_volume_claim.as_ref().and_then(|claim| claim.read_only);
+    is_made_of_files(volume) || volume.image.is_some() || [nfs, claim].contains(&Some(true))
 }
 
 /// The amounts that a container has; while a resize is under way also those that it is to have.
@@ -314,7 +321,8 @@ fn projected(source: &k8s::VolumeProjection) -> Vec<String> {
         source.config_map.iter().map(|map| object("ConfigMap", &map.name, map.optional));
     let secret = source.secret.iter().map(|secret| object("Secret", &secret.name, secret.optional));
     let downward = source.downward_api.iter().map(|_| "downwardAPI".to_owned());
-    config_map.chain(secret).chain(downward).collect()
+    let token = source.service_account_token.iter().map(|_| "serviceAccountToken".to_owned());
+    config_map.chain(secret).chain(downward).chain(token).collect()
 }
 
 fn events(page: &mut Page, document: &StatusDocument, view: &PodView, now: Timestamp) {
