@@ -7,7 +7,7 @@ use super::{
     execute::{Call, Progress, Request, StopControl, execute},
     objects::ObjectsRead,
     report::Remembered,
-    task::Worker,
+    task::{RESYNC, Worker},
     update::fetched,
 };
 use crate::{
@@ -17,7 +17,10 @@ use crate::{
     podspec::{self, are_objects_known},
 };
 use futures_util::future::join;
-use std::sync::{Arc, atomic::AtomicU64};
+use std::{
+    sync::{Arc, atomic::AtomicU64},
+    time::Duration,
+};
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
@@ -34,6 +37,8 @@ struct Execution {
     refused: Option<ObjectsRead>,
     /// The latest input.
     input: Input,
+    /// The boot time at which to look again at a new revision that waits.
+    update_at: Option<Duration>,
 }
 
 impl Execution {
@@ -119,14 +124,19 @@ impl Worker {
             refresh: None,
             refused: None,
             input: input.clone(),
+            update_at: None,
             action,
             request,
         };
         let mut listening = true;
+        // An action may hang, a postStart hook for example. The trial of a revision ends all the
+        // same, and so does the wait of the next one.
+        let mut wake_at = self.judge(input, plan, clock::now()).await;
         // `running`, the refresh and the fetch are pinned outside and polled again when another arm
         // wins; a watch's `changed` loses nothing when it is dropped.
         loop {
             let Execution { request, deadline, refresh, input, .. } = &mut current;
+            let mut again = false;
             tokio::select! {
                 biased;
                 outcome = &mut running => {
@@ -155,11 +165,16 @@ impl Worker {
                 }
                 (fetch, outcome) = fetched(&mut self.fetching) => {
                     self.take_fetched(&fetch, &outcome);
+                    again = true;
                 }
                 () = self.reporter.progressed() => {}
+                () = until(wake_at) => again = true,
                 () = self.shutdown.cancelled(), if !request.cancel.is_cancelled() => {
                     request.cancel.cancel();
                 }
+            }
+            if again && listening {
+                self.take_input(&mut current, listening).await;
             }
             if self.shutdown.is_cancelled() && current.request.progress.borrow().may_be_dropped {
                 return None;
@@ -175,6 +190,8 @@ impl Worker {
             self.memory.take_probes(&current.input.probes, &observed);
             let known = Remembered { records: &self.records, memory: &self.memory };
             self.reporter.report(&current.input, &observed, known, plan, None).await;
+            let judged = self.judge(&current.input, plan, clock::now()).await;
+            wake_at = judged.into_iter().chain(current.update_at).min();
         }
     }
 
@@ -183,7 +200,9 @@ impl Worker {
     async fn take_input(&mut self, current: &mut Execution, listening: bool) {
         let latest = self.input.borrow().clone();
         let request = &current.request;
-        if self.delays_update(&latest) {
+        let (update_at, fetches) = self.follow_update(&latest);
+        current.update_at = update_at;
+        if fetches {
             request.cancel_pull.cancel();
         }
         let latest = self.acted_on(&latest);
@@ -266,6 +285,14 @@ fn beside(running: Call<'static, Outcome>, refresh: Option<EarlierWork>) -> Call
 }
 
 /// The container that an action starts, if it has a postStart hook.
+/// Until a boot time, or until a part of the time has passed: a suspended machine stops timers.
+async fn until(boot: Option<Duration>) {
+    match boot {
+        Some(at) => tokio::time::sleep(at.saturating_sub(clock::now().boot).min(RESYNC)).await,
+        None => std::future::pending().await,
+    }
+}
+
 fn post_start_of(pod: &k8s::Pod, action: &Action) -> Option<(PodUid, Box<str>)> {
     let Action::StartContainer(start) = action else { return None };
     let container = podspec::container_of(pod, &start.name)?;

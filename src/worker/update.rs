@@ -9,7 +9,7 @@ use super::{
 };
 use crate::{
     clock,
-    model::{Event, EventKind, EventTarget, Now, ObservedPod, PodUpdate, TerminalPhase, k8s},
+    model::{Event, EventKind, EventTarget, Hold, Now, ObservedPod, PodUpdate, TerminalPhase, k8s},
     plan::{
         Fetch, Fetched, Notice, Occupancy, PodPlan, Rollout, Trial, TrialInput, UpdateInput,
         UpdatePlan, Wish, plan_update,
@@ -80,12 +80,16 @@ impl Worker {
         Input { orders, ..input.clone() }
     }
 
-    /// True when a new revision waits for a fetch that cannot begin before the action that is under
-    /// way has ended.
-    pub(super) fn delays_update(&self, input: &Input) -> bool {
-        let observed = self.picture.shared();
-        let plan = observed.map(|observed| self.plan_update(input, &observed));
-        self.fetching.is_none() && plan.is_some_and(|plan| plan.fetch.is_some())
+    /// Takes a new revision in while an action of the old one is under way. Returns the boot time
+    /// at which to look again, and whether a fetch has begun.
+    pub(super) fn follow_update(&mut self, input: &Input) -> (Option<Duration>, bool) {
+        let Some(observed) = self.picture.shared() else { return (None, false) };
+        let UpdatePlan { fetch, wake_at, .. } = self.plan_update(input, &observed);
+        let begins = self.fetching.is_none() && fetch.is_some();
+        if begins {
+            self.take_fetch(input, fetch);
+        }
+        (wake_at, begins)
     }
 
     /// Begins the fetch that the plan wants, and drops every other one.
@@ -150,8 +154,12 @@ impl Worker {
         let proven_at = self.memory.note_ready(wished, is_ready, succeeded, now);
         let orders = &input.orders;
         let updates = matches!(self.reporter.update, Some(PodUpdate::Waits(_)));
-        let undisturbed = !updates && orders.hold.is_none() && orders.shutdown.is_none();
-        if self.records.of(&wished.uid).is_none() || !undisturbed {
+        // A revision for which there is no room fails its trial.
+        let lacks_room = orders.hold_on(&wished.uid).is_some_and(Hold::is_for_room);
+        let undisturbed =
+            !updates && (lacks_room || orders.hold.is_none()) && orders.shutdown.is_none();
+        let begun = lacks_room || self.records.of(&wished.uid).is_some();
+        if !begun || !undisturbed {
             self.trial_began = None;
             return proven_at;
         }

@@ -129,6 +129,24 @@ pub fn a_revision_that_is_not_ready_is_rolled_back(kind: Kind) {
     world
         .wait("it stays rolled back", |status| is_rolled_back(status, "web") && status.runs("web"));
     assert_eq!(world.running_ids("web"), before);
+    let hook = json!({ "postStart": { "sleep": { "seconds": 3600 } } });
+    let hangs = good
+        .clone()
+        .set("containers/0/lifecycle", hook)
+        .set("terminationGracePeriodSeconds", json!(3600));
+    let too_large = json!({ "requests": { "cpu": "5000" } });
+    let too_large = good.clone().set("containers/0/resources", too_large);
+    for (what, bad) in [("its hook hangs", hangs), ("there is no room", too_large)] {
+        world.drop_pod(&bad);
+        world.wait(what, |status| !is_rolled_back(status, "web"));
+        let status = world.wait("the previous revision runs again", |status| {
+            is_rolled_back(status, "web") && status.runs("web")
+        });
+        let view = status.pod("web").unwrap();
+        let container = &view.pod.as_ref().unwrap().spec.as_ref().unwrap().containers[0];
+        assert_eq!(container.env, good_env(&good), "{what}: {container:?}");
+        assert_eq!(container.lifecycle, None, "{what}");
+    }
     world.drop_pod(&good.clone().env("VERSION", "3"));
     world.wait("the next edit runs", |status| {
         let now = world.running_ids("web");
