@@ -98,6 +98,9 @@ pub(super) async fn spawn_all(
     spawn(tasks, "store", writer.run());
     let host_name = machine::host_name().context("the host's name can't be read")?;
     let node_name = store.node_name(&host_name, config.node.name_override.as_deref())?;
+    let sources = spawn_sources(config, &node_name, &mut loaded, &store, tasks, shutdown);
+    // The manifests are read while the rest is made.
+    tokio::task::yield_now().await;
     let capacity = machine::capacity(Path::new("/"))?;
     let (recorder, events, event_log) = event::channel();
     spawn(tasks, "events", events.run(shutdown.clone()));
@@ -121,7 +124,6 @@ pub(super) async fn spawn_all(
     mark_pod_dirs(&host, &loaded);
     report_host(&host, facts.kernel);
 
-    let sources = spawn_sources(config, &node_name, &mut loaded, &store, tasks, shutdown);
     let mut snapshots: Vec<Snapshots> =
         sources.pods.iter().map(|source| source.snapshots.clone()).collect();
     let runs_api_pods = config.cluster.kubeconfig.is_some() && config.source.api_pods;
