@@ -39,6 +39,11 @@ pub static PULL_RECORDS: Pool = Pool::new("pull records", PULL_RECORDS_THREADS);
 /// Looking up the names of hosts that probes and hooks name: a lookup goes on after its caller has
 /// stopped waiting.
 pub static LOOKUPS: Pool = Pool::new("lookups", LOOKUPS_THREADS);
+/// Looking up the name of the API server: one lookup at a time serves all connections, and another
+/// thread is for the name of a new kubeconfig.
+pub static API_LOOKUPS: Pool = Pool::new("lookups of the API server", API_LOOKUPS_THREADS);
+/// Looking up the host of `staticPodURL`, and the host that it redirects to.
+pub static URL_LOOKUPS: Pool = Pool::new("lookups of staticPodURL", URL_LOOKUPS_THREADS);
 /// Whatever is looked at in the background: leftovers, termination messages, users of memory.
 pub static LOOKS: Pool = Pool::new("looks", LOOKS_THREADS);
 
@@ -63,6 +68,8 @@ const CREDENTIALS_THREADS: usize = 2;
 const REGISTRIES_THREADS: usize = 2;
 const PULL_RECORDS_THREADS: usize = 2;
 const LOOKUPS_THREADS: usize = 4;
+const API_LOOKUPS_THREADS: usize = 2;
+const URL_LOOKUPS_THREADS: usize = 2;
 const LOOKS_THREADS: usize = 4;
 const SERVING_THREADS: usize = 1;
 const LOG_FILES_THREADS: usize = 2;
@@ -70,8 +77,8 @@ const LOG_READS_THREADS: usize = 4;
 const STATS_THREADS: usize = 1;
 /// The largest useful `containerLogMaxWorkers`.
 pub const COMPRESSIONS_THREADS: usize = 4;
-/// For libraries that block on threads of tokio by themselves: the lookup of the API server.
-const LIBRARY_THREADS: usize = 16;
+/// For libraries that block on threads of tokio by themselves.
+const LIBRARY_THREADS: usize = 4;
 
 /// The limit for tokio's blocking threads.
 pub const THREADS: usize = SOURCES_THREADS
@@ -84,6 +91,8 @@ pub const THREADS: usize = SOURCES_THREADS
     + REGISTRIES_THREADS
     + PULL_RECORDS_THREADS
     + LOOKUPS_THREADS
+    + API_LOOKUPS_THREADS
+    + URL_LOOKUPS_THREADS
     + LOOKS_THREADS
     + SERVING_THREADS
     + LOG_FILES_THREADS
@@ -102,6 +111,12 @@ pub struct Crashed {
 impl Pool {
     const fn new(name: &'static str, threads: usize) -> Self {
         Self { name, turns: Semaphore::const_new(threads) }
+    }
+
+    /// One that [`THREADS`] does not count.
+    #[cfg(test)]
+    pub(crate) const fn of_test(threads: usize) -> Self {
+        Self::new("test", threads)
     }
 
     /// Runs `work` on one of the pool's threads, as soon as one is free.

@@ -74,6 +74,7 @@ const MODULES: &[(&str, Kind)] = &[
     ("dbus", Shared),
     ("files", Shared),
     ("metrics", Shared),
+    ("names", Shared),
     ("program", Shared),
     ("publish", Shared),
     ("notify", Leaf),

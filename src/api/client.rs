@@ -7,7 +7,7 @@ use super::{
     ApiError, Credentials, REQUEST_DEADLINE, answer,
     tls::{self, TlsError},
 };
-use crate::{certificate::Lifetime, metrics::metrics};
+use crate::{blocking::API_LOOKUPS, certificate::Lifetime, metrics::metrics, names::HostNames};
 use http::{HeaderMap, HeaderValue, Request, Response, StatusCode, Uri, header};
 use http_body_util::{BodyExt as _, Full, combinators::UnsyncBoxBody};
 use hyper::body::Bytes;
@@ -132,7 +132,7 @@ impl More {
 /// What connections are made with.
 #[derive(Clone)]
 pub struct Connector {
-    https: HttpsConnector<HttpConnector>,
+    https: HttpsConnector<HttpConnector<HostNames>>,
     /// `https://10.0.0.1:6443`, without a slash at its end.
     server: Arc<str>,
     /// Of every request.
@@ -155,7 +155,7 @@ impl Connector {
     /// When certificates and key do not fit, or the system has no certificates that the server
     /// could be known by.
     pub fn new(credentials: Credentials, user_agent: &str) -> Result<Self, TlsError> {
-        let mut http = HttpConnector::new();
+        let mut http = HttpConnector::new_with_resolver(HostNames::new(&API_LOOKUPS));
         http.enforce_http(false);
         http.set_nodelay(true);
         // For a server that speaks no HTTP/2, where there are no pings.

@@ -8,10 +8,11 @@ use super::{
 };
 use crate::model::without_secrets;
 use crate::{
-    blocking::SOURCES,
+    blocking::{SOURCES, URL_LOOKUPS},
     clock,
     manifest::MAX_TEXT_BYTES,
     model::{SourceKind, error_chain},
+    names::HostNames,
 };
 use http_body_util::{BodyExt, Full, LengthLimitError, Limited};
 use hyper::{
@@ -84,7 +85,7 @@ enum UrlError {
 }
 
 /// Of the same type as the clients of the API server, so that the binary has its code once.
-type HttpClient = Client<TimeoutConnector<HttpsConnector<HttpConnector>>, Full<Bytes>>;
+type HttpClient = Client<TimeoutConnector<HttpsConnector<HttpConnector<HostNames>>>, Full<Bytes>>;
 
 /// The clients, each made when it is first needed.
 #[derive(Debug, Default)]
@@ -326,7 +327,7 @@ impl Requester {
                 .with_root_certificates(RootCertStore::empty())
                 .with_no_client_auth();
             let connector = HttpsConnectorBuilder::new().with_tls_config(without_roots);
-            client(connector.https_or_http().enable_http1().build())
+            client(connector.https_or_http().enable_http1().wrap_connector(tcp()))
         })
     }
 
@@ -339,13 +340,19 @@ impl Requester {
             .map_err(UrlError::Certificates)?
             .https_only()
             .enable_http1()
-            .build();
+            .wrap_connector(tcp());
         Ok(self.tls.insert(client(connector)))
     }
 }
 
+fn tcp() -> HttpConnector<HostNames> {
+    let mut tcp = HttpConnector::new_with_resolver(HostNames::new(&URL_LOOKUPS));
+    tcp.enforce_http(false);
+    tcp
+}
+
 /// A connection is not kept: the next request is far away.
-fn client(connector: HttpsConnector<HttpConnector>) -> HttpClient {
+fn client(connector: HttpsConnector<HttpConnector<HostNames>>) -> HttpClient {
     let mut builder = Client::builder(TokioExecutor::new());
     builder.pool_max_idle_per_host(0).build(TimeoutConnector::new(connector))
 }

@@ -1,0 +1,216 @@
+//! Looking up the names of hosts, for clients of HTTP.
+//!
+//! The resolver of hyper begins a lookup for each connection, each on a thread of tokio, and cannot
+//! stop one. While a name server is dead, a lookup takes many seconds, so those of all connections
+//! together would take the threads that pods need. Here one lookup of a name serves all who ask for
+//! it, and a pool bounds the threads. hyper asks for names only, never for IP addresses.
+
+use crate::{blocking::Pool, clock};
+use hyper_util::client::legacy::connect::dns::Name;
+use std::{
+    collections::BTreeMap,
+    io,
+    net::{SocketAddr, ToSocketAddrs as _},
+    pin::Pin,
+    sync::{Arc, Mutex, PoisonError},
+    task::{Context, Poll},
+    time::Duration,
+    vec,
+};
+use tokio::sync::watch;
+
+/// How long an answer is used. A client may have given up before its lookup ended: its next try,
+/// which is at most two seconds later, uses the answer.
+const KEPT: Duration = Duration::from_secs(5);
+
+/// The error of a lookup goes to all who wait for it.
+type Addresses = Result<Vec<SocketAddr>, Arc<io::Error>>;
+/// One lookup: `None` until it has ended, then what it found and when it ended (boot time).
+type Lookup = watch::Receiver<Option<(Addresses, Duration)>>;
+type LookupEnd = watch::Sender<Option<(Addresses, Duration)>>;
+
+/// Looks up names. Copies share their lookups.
+#[derive(Clone, Debug)]
+pub(crate) struct HostNames {
+    pool: &'static Pool,
+    resolve: fn(&str) -> io::Result<Vec<SocketAddr>>,
+    lookups: Arc<Mutex<BTreeMap<String, Lookup>>>,
+}
+
+impl HostNames {
+    /// Lookups by the system, on the threads of `pool`.
+    pub(crate) fn new(pool: &'static Pool) -> Self {
+        let resolve = |name: &str| Ok((name, 0).to_socket_addrs()?.collect());
+        Self { pool, resolve, lookups: Arc::default() }
+    }
+
+    /// # Cancel safety
+    /// A lookup that has begun keeps its thread until it ends.
+    async fn find(&self, name: &str) -> Addresses {
+        loop {
+            let (begun, mut lookup) = self.join(name);
+            if let Some(ended) = begun {
+                let (resolve, name) = (self.resolve, name.to_owned());
+                let work = move || {
+                    let found = resolve(&name).map_err(Arc::new);
+                    ended.send_replace(Some((found, clock::now().boot)));
+                };
+                self.pool.run(work).await.map_err(|crashed| Arc::new(io::Error::other(crashed)))?;
+            }
+            if let Ok(ended) = lookup.wait_for(Option::is_some).await
+                && let Some((found, _)) = &*ended
+            {
+                return found.clone();
+            }
+            // The client that began this lookup gave up before there was a thread for it.
+        }
+    }
+
+    /// The lookup of a name that is under way or has just ended, or a new one with what it reports
+    /// its end to.
+    fn join(&self, name: &str) -> (Option<LookupEnd>, Lookup) {
+        // Each change of the map is one call.
+        let mut lookups = self.lookups.lock().unwrap_or_else(PoisonError::into_inner);
+        let now = clock::now().boot;
+        lookups.retain(|_, lookup| is_of_use(lookup, now));
+        if let Some(lookup) = lookups.get(name) {
+            return (None, lookup.clone());
+        }
+        let (sender, lookup) = watch::channel(None);
+        lookups.insert(name.to_owned(), lookup.clone());
+        (Some(sender), lookup)
+    }
+}
+
+/// True while a lookup is under way, and for a while after it has found something.
+fn is_of_use(lookup: &Lookup, now: Duration) -> bool {
+    match &*lookup.borrow() {
+        None => lookup.has_changed().is_ok(),
+        Some((found, ended)) => found.is_ok() && now.saturating_sub(*ended) < KEPT,
+    }
+}
+
+impl tower::Service<Name> for HostNames {
+    type Response = vec::IntoIter<SocketAddr>;
+    type Error = Arc<io::Error>;
+    type Future = Pin<Box<dyn Future<Output = Result<Self::Response, Self::Error>> + Send>>;
+
+    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), Self::Error>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn call(&mut self, name: Name) -> Self::Future {
+        let names = self.clone();
+        Box::pin(async move { Ok(names.find(name.as_str()).await?.into_iter()) })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "tests")]
+
+    use super::*;
+    use std::sync::{
+        Condvar,
+        atomic::{AtomicUsize, Ordering},
+    };
+    use tokio::time::timeout;
+
+    const SOON: Duration = Duration::from_millis(50);
+
+    /// What lookups wait for.
+    struct Gate(Mutex<bool>, Condvar);
+
+    impl Gate {
+        const fn shut() -> Self {
+            Self(Mutex::new(false), Condvar::new())
+        }
+
+        fn open(&self) {
+            *self.0.lock().unwrap() = true;
+            self.1.notify_all();
+        }
+
+        fn pass(&self) {
+            drop(self.1.wait_while(self.0.lock().unwrap(), |open| !*open).unwrap());
+        }
+    }
+
+    fn names(pool: &'static Pool, resolve: fn(&str) -> io::Result<Vec<SocketAddr>>) -> HostNames {
+        HostNames { pool, resolve, lookups: Arc::default() }
+    }
+
+    fn here() -> SocketAddr {
+        SocketAddr::from(([127, 0, 0, 1], 0))
+    }
+
+    #[tokio::test]
+    async fn one_lookup_serves_all_even_those_who_ask_after_it() {
+        static POOL: Pool = Pool::of_test(2);
+        static GATE: Gate = Gate::shut();
+        static LOOKUPS: AtomicUsize = AtomicUsize::new(0);
+        let names = names(&POOL, |_| {
+            LOOKUPS.fetch_add(1, Ordering::Relaxed);
+            GATE.pass();
+            Ok(vec![here()])
+        });
+        for _ in 0..3 {
+            let asked = futures_util::future::join_all((0..20).map(|_| names.find("api")));
+            assert!(timeout(SOON, asked).await.is_err(), "the lookup hangs");
+        }
+        GATE.open();
+        for _ in 0..3 {
+            assert_eq!(names.find("api").await.unwrap(), [here()]);
+        }
+        assert_eq!(LOOKUPS.load(Ordering::Relaxed), 1);
+        assert_eq!(names.find("other").await.unwrap(), [here()]);
+        assert_eq!(LOOKUPS.load(Ordering::Relaxed), 2);
+    }
+
+    #[tokio::test]
+    async fn an_error_is_shared_and_not_kept() {
+        static POOL: Pool = Pool::of_test(2);
+        static LOOKUPS: AtomicUsize = AtomicUsize::new(0);
+        let names = names(&POOL, |_| {
+            LOOKUPS.fetch_add(1, Ordering::Relaxed);
+            Err(io::Error::other("no name server"))
+        });
+        for lookups in 1..3 {
+            let (one, other) = tokio::join!(names.find("api"), names.find("api"));
+            assert_eq!(one.unwrap_err().to_string(), "no name server");
+            assert_eq!(other.unwrap_err().to_string(), "no name server");
+            assert_eq!(LOOKUPS.load(Ordering::Relaxed), lookups);
+        }
+    }
+
+    #[tokio::test]
+    async fn a_lookup_that_had_no_thread_is_begun_by_the_next_client() {
+        static POOL: Pool = Pool::of_test(1);
+        static GATE: Gate = Gate::shut();
+        let names = names(&POOL, |_| Ok(vec![here()]));
+        assert!(timeout(SOON, POOL.run(|| GATE.pass())).await.is_err());
+        let gives_up = async {
+            assert!(timeout(SOON, names.find("api")).await.is_err());
+            GATE.open();
+        };
+        // The first one begins the lookup, the other one waits for it.
+        let ((), found) = tokio::join!(biased; gives_up, names.find("api"));
+        assert_eq!(found.unwrap(), [here()]);
+    }
+
+    #[test]
+    fn the_answer_of_a_lookup_is_of_use_for_a_while() {
+        let now = Duration::from_secs(100);
+        let ended = |found: Addresses, ago: u64| {
+            let ended = now.saturating_sub(Duration::from_secs(ago));
+            is_of_use(&watch::channel(Some((found, ended))).1, now)
+        };
+        assert!(ended(Ok(vec![here()]), 4));
+        assert!(!ended(Ok(vec![here()]), 5));
+        assert!(!ended(Err(Arc::new(io::Error::other("no"))), 0));
+        let (sender, lookup) = watch::channel(None);
+        assert!(is_of_use(&lookup, now));
+        drop(sender);
+        assert!(!is_of_use(&lookup, now), "nobody looks it up");
+    }
+}
