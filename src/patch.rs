@@ -63,6 +63,7 @@ pub const NODE_STATUS: Rules = Rules {
             }),
         ),
         ("daemonEndpoints", Merge::Keys),
+        ("declaredFeatures", Merge::Whole),
         ("features", Merge::Keys),
         ("images", Merge::Whole),
         ("nodeInfo", Merge::Keys),

@@ -242,6 +242,21 @@ fn the_endpoint_of_a_kubelet_is_removed_from_the_node() {
 }
 
 #[test]
+fn the_declared_features_of_a_kubelet_are_removed_from_the_node() {
+    let report = report();
+    let mut node = new_node(&registration(), &report, at(0));
+    let mut patch = |features: Option<&str>| {
+        let features = features.map(|feature| vec![feature.to_owned()]);
+        node.status.as_mut().unwrap().declared_features = features;
+        let ours = serde_json::to_value(status(&report, Some(&node), at(10)).status).unwrap();
+        let theirs = serde_json::to_value(&node.status).unwrap();
+        status_patch(&theirs, &ours, &NODE_STATUS).map(Value::Object)
+    };
+    assert_eq!(patch(Some("ExtendWebSocketsToKubelet")), Some(json!({"declaredFeatures": null})));
+    assert_eq!(patch(None), None);
+}
+
+#[test]
 fn a_reboot_is_told() {
     let mut report = report();
     let node = new_node(&registration(), &report, at(0));
