@@ -1,20 +1,23 @@
 //! Entries as Kubernetes v1 `Event` objects, in the shape that the kubelet writes them.
 
 use super::core::Entry;
-use crate::model::{CollectOrdered as _, EventKind, EventTarget, k8s};
+use crate::model::{CollectOrdered as _, EventKind, EventTarget, k8s, short_digest};
+use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, Time};
 use std::collections::BTreeMap;
 
 /// `source.component`. Dashboards and filters look for the kubelet's events under this name.
 const COMPONENT: &str = "kubelet";
 
+/// The longest name of an object in the API, a DNS subdomain.
+const MAX_NAME: usize = 253;
+
 /// One entry. `node_name` becomes `source.host`, and stands for the node where it is the subject.
 #[must_use]
 pub fn to_object(entry: &Entry, node_name: &str) -> k8s::Event {
     let involved = involved_object(&entry.event.target, node_name);
     let namespace = involved.namespace.clone().unwrap_or_else(|| "default".to_owned());
-    let object = involved.name.as_deref().unwrap_or_default();
-    let name = format!("{object}.{:x}", entry.first.as_nanosecond());
+    let name = event_name(&involved, entry.first);
     let annotations = entry.annotations.iter().map(|(key, value)| (key.to_string(), value.clone()));
     let annotations: BTreeMap<String, String> = annotations.collect_ordered();
     k8s::Event {
@@ -40,6 +43,22 @@ pub fn to_object(entry: &Entry, node_name: &str) -> k8s::Event {
         reporting_instance: Some(node_name.to_owned()),
         ..k8s::Event::default()
     }
+}
+
+/// The kubelet's `NAME.TIME`, with the time of the first occurrence: repeats patch the same object.
+/// Where that is too long, the name is cut, and a digest tells the events of such objects apart.
+fn event_name(involved: &k8s::ObjectReference, first: Timestamp) -> String {
+    let object = involved.name.as_deref().unwrap_or_default();
+    let time = first.as_nanosecond();
+    let name = format!("{object}.{time:x}");
+    if name.len() <= MAX_NAME {
+        return name;
+    }
+    let uid = involved.uid.as_deref().unwrap_or_default();
+    let digest = short_digest(format!("{object}/{uid}/{time:x}").as_bytes());
+    let cut: String = object.chars().take(MAX_NAME - 1 - digest.len()).collect();
+    // Each part between dots must end in a letter or a digit.
+    format!("{}.{digest}", cut.trim_end_matches(['.', '-']))
 }
 
 fn involved_object(target: &EventTarget, node_name: &str) -> k8s::ObjectReference {
@@ -112,6 +131,34 @@ mod tests {
                 "reportingComponent": "kubelet", "reportingInstance": "n1",
             })
         );
+    }
+
+    #[test]
+    fn the_name_of_an_event_is_a_valid_one_for_every_name_of_a_pod() {
+        let first: Timestamp = "2026-11-20T10:00:00Z".parse().unwrap();
+        let name = |pod: &str, uid: &str, first| {
+            let target = EventTarget::Pod {
+                key: PodKey::new("shop", pod),
+                uid: uid.into(),
+                field_path: None,
+            };
+            event_name(&involved_object(&target, "n1"), first)
+        };
+        let long = |length: usize| "a".repeat(length);
+        assert_eq!(name(&long(236), "u", first), format!("{}.18e9b8832bdd4000", long(236)));
+        let cut = name(&long(237), "u", first);
+        assert_eq!((cut.len(), &cut[..221]), (253, &*format!("{}.", long(220))));
+        assert_eq!(cut, name(&long(237), "u", first), "a repeat patches the same object");
+        let later = first + jiff::SignedDuration::from_nanos(1);
+        let others = [
+            name(&long(238), "u", first),
+            name(&long(237), "v", first),
+            name(&long(237), "u", later),
+        ];
+        assert!(others.iter().all(|other| *other != cut && other.len() == 253));
+        // A cut at the end of a part of the name.
+        let dashed = name(&format!("{}-.{}", long(218), long(33)), "u", first);
+        assert_eq!(&dashed[..219], format!("{}.", long(218)));
     }
 
     #[test]
