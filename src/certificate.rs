@@ -1,12 +1,17 @@
-//! What the agent reads of certificates: when they are valid, when they are renewed, and for which
-//! names they are.
+//! What the agent reads of certificates: when they are valid, when they are renewed, for which
+//! names they are, and whether a key is theirs.
 
 use crate::model::CollectOrdered as _;
-use rustls_pki_types::CertificateDer;
-use std::{collections::BTreeSet, net::IpAddr};
+use rustls::{
+    Error, InconsistentKeys,
+    crypto::CryptoProvider,
+    sign::{CertifiedKey, SingleCertAndKey},
+};
+use rustls_pki_types::{CertificateDer, PrivateKeyDer};
+use std::{collections::BTreeSet, net::IpAddr, sync::Arc};
 use x509_cert::{
-    Certificate,
-    der::Decode as _,
+    Certificate, Version,
+    der::{Decode as _, Encode as _},
     ext::pkix::{SubjectAltName, name::GeneralName},
 };
 
@@ -35,6 +40,36 @@ pub(crate) fn names(found: &Certificate) -> BTreeSet<String> {
         | GeneralName::RegisteredId(_) => None,
     };
     names.into_iter().filter_map(text).collect_ordered()
+}
+
+/// What the agent shows to the other side of a connection: its certificate, those that certify it,
+/// and its key.
+///
+/// # Errors
+/// When the key is not that of the first certificate, or of an unknown kind.
+pub(crate) fn own_identity(
+    chain: Vec<CertificateDer<'static>>,
+    key: PrivateKeyDer<'static>,
+    provider: &CryptoProvider,
+) -> Result<Arc<SingleCertAndKey>, Error> {
+    let version_1 =
+        chain.first().and_then(parse).filter(|own| own.tbs_certificate().version() == Version::V1);
+    let certified = match version_1 {
+        None => CertifiedKey::from_der(chain, key, provider)?,
+        // rustls does not read version 1, which OpenSSL writes for a request without extensions.
+        // The other side may accept it, as Go does.
+        Some(own) => {
+            let key = provider.key_provider.load_private_key(key)?;
+            let of_certificate = own.tbs_certificate().subject_public_key_info().to_der().ok();
+            if let Some(of_key) = key.public_key()
+                && of_certificate.as_deref() != Some(of_key.as_ref())
+            {
+                return Err(InconsistentKeys::KeyMismatch.into());
+            }
+            CertifiedKey::new(chain, key)
+        }
+    };
+    Ok(Arc::new(SingleCertAndKey::from(certified)))
 }
 
 /// When a certificate is valid, in seconds since 1970, and its part in the spread of renewals.
@@ -75,11 +110,54 @@ impl Lifetime {
     }
 }
 
+/// The same certificate as one of X.509 version 1: without extensions.
+#[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "tests")]
+pub(crate) fn as_version_1(der: &CertificateDer<'_>) -> CertificateDer<'static> {
+    use x509_cert::der::{Tag, asn1::Any};
+    let sequence = |parts: &[Vec<u8>]| {
+        Any::new(Tag::Sequence, parts.concat()).and_then(|sequence| sequence.to_der()).unwrap()
+    };
+    let certificate = parse(der).unwrap();
+    let content = certificate.tbs_certificate();
+    let algorithm = certificate.signature_algorithm().to_der().unwrap();
+    let content = sequence(&[
+        content.serial_number().to_der().unwrap(),
+        algorithm.clone(),
+        content.issuer().to_der().unwrap(),
+        content.validity().to_der().unwrap(),
+        content.subject().to_der().unwrap(),
+        content.subject_public_key_info().to_der().unwrap(),
+    ]);
+    sequence(&[content, algorithm, certificate.signature().to_der().unwrap()]).into()
+}
+
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used, reason = "tests")]
 
     use super::*;
+    use rustls::crypto::ring;
+
+    #[test]
+    fn a_certificate_of_any_version_needs_its_own_key() {
+        let pair = || rcgen::generate_simple_self_signed(["server".to_owned()]).unwrap();
+        let (one, other) = (pair(), pair());
+        let identity = |certificate: CertificateDer<'static>, key: &rcgen::KeyPair| {
+            let key = PrivateKeyDer::try_from(key.serialize_der()).unwrap();
+            own_identity(vec![certificate], key, &ring::default_provider()).map(drop)
+        };
+        let version_3 = one.cert.der().clone();
+        let version_1 = as_version_1(&version_3);
+        let version = parse(&version_1).map(|own| own.tbs_certificate().version());
+        assert_eq!(version, Some(Version::V1));
+        for certificate in [version_1, version_3] {
+            assert_eq!(identity(certificate.clone(), &one.signing_key), Ok(()));
+            let mismatch = Err(InconsistentKeys::KeyMismatch.into());
+            assert_eq!(identity(certificate, &other.signing_key), mismatch);
+        }
+        assert!(identity(b"damaged".to_vec().into(), &one.signing_key).is_err());
+    }
 
     #[test]
     fn a_certificate_is_renewed_between_70_and_90_percent_of_its_time() {

@@ -2,7 +2,7 @@
 //! certificate the agent shows.
 
 use super::secret;
-use crate::any_server::AnyServer;
+use crate::{any_server::AnyServer, certificate::own_identity};
 use hyper_rustls::ConfigBuilderExt as _;
 use rustls::{ClientConfig, RootCertStore, crypto::ring};
 use rustls_pki_types::{CertificateDer, PrivateKeyDer};
@@ -52,9 +52,9 @@ pub(super) fn client_config(
     trust: Trust,
     identity: Option<ClientIdentity>,
 ) -> Result<ClientConfig, TlsError> {
-    let provider = ring::default_provider();
+    let provider = Arc::new(ring::default_provider());
     let algorithms = provider.signature_verification_algorithms;
-    let builder = ClientConfig::builder_with_provider(Arc::new(provider))
+    let builder = ClientConfig::builder_with_provider(Arc::clone(&provider))
         .with_safe_default_protocol_versions()
         .map_err(TlsError::Versions)?;
     let builder = match trust {
@@ -73,7 +73,9 @@ pub(super) fn client_config(
     match identity {
         None => Ok(builder.with_no_client_auth()),
         Some(ClientIdentity { certificates, key }) => {
-            builder.with_client_auth_cert(certificates, key).map_err(TlsError::Identity)
+            let identity =
+                own_identity(certificates, key, &provider).map_err(TlsError::Identity)?;
+            Ok(builder.with_client_cert_resolver(identity))
         }
     }
 }
@@ -93,6 +95,7 @@ mod tests {
     #![allow(clippy::unwrap_used, reason = "tests")]
 
     use super::*;
+    use crate::certificate::as_version_1;
     use rcgen::{CertifiedKey, generate_simple_self_signed};
     use rustls_pki_types::ServerName;
     use tokio::io::duplex;
@@ -144,5 +147,14 @@ mod tests {
         let refused = client_config(Trust::Anyone, Some(identity(&one, &other.signing_key)));
         assert!(matches!(refused, Err(TlsError::Identity(_))));
         assert!(client_config(Trust::Anyone, Some(identity(&one, &one.signing_key))).is_ok());
+    }
+
+    #[test]
+    fn a_certificate_of_version_1_is_shown() {
+        let one = certified();
+        let mut identity = identity(&one, &one.signing_key);
+        identity.certificates = vec![as_version_1(one.cert.der())];
+        let config = client_config(Trust::Anyone, Some(identity)).unwrap();
+        assert!(config.client_auth_cert_resolver.has_certs());
     }
 }

@@ -12,7 +12,7 @@
 use super::self_signed;
 use crate::{
     blocking::{Pool, SERVING},
-    certificate::Lifetime,
+    certificate::{Lifetime, own_identity},
     clock,
     files::read_regular,
     model::error_chain,
@@ -250,6 +250,8 @@ fn load_pair(settings: &TlsSettings) -> Result<Loaded, TlsError> {
     let key = PrivateKeyDer::from_pem_slice(&read(&key_file)?)
         .map_err(|_| TlsError::NoKey(key_file.clone()))?;
     let provider = Arc::new(provider(&settings.tls12_suites));
+    let identity = own_identity(chain, key, &provider)
+        .map_err(|error| TlsError::Pair(certificate_file, key_file, error))?;
     let (clients, hints) = match &settings.client_ca {
         None => (None, None),
         Some(path) => {
@@ -274,9 +276,7 @@ fn load_pair(settings: &TlsSettings) -> Result<Loaded, TlsError> {
         None => builder.with_no_client_auth(),
         Some(hints) => builder.with_client_cert_verifier(Arc::new(AnyClient { hints, provider })),
     };
-    let mut server = builder
-        .with_single_cert(chain, key)
-        .map_err(|error| TlsError::Pair(certificate_file, key_file, error))?;
+    let mut server = builder.with_cert_resolver(identity);
     server.alpn_protocols = vec![HTTP2.to_vec(), b"http/1.1".to_vec()];
     Ok(Loaded { server: Arc::new(server), clients, until })
 }
@@ -360,6 +360,9 @@ mod tests {
     #![allow(clippy::unwrap_used, reason = "tests")]
 
     use super::*;
+    use crate::{any_server::AnyServer, certificate::as_version_1};
+    use base64::{Engine as _, engine::general_purpose::STANDARD};
+    use tokio_rustls::{TlsAcceptor, TlsConnector};
 
     fn settings(directory: &Path) -> TlsSettings {
         TlsSettings {
@@ -392,6 +395,35 @@ mod tests {
         fs::write(&certificate, other.cert.pem()).unwrap();
         assert!(matches!(load(&settings), Err(TlsError::Pair(..))));
         assert_eq!(fs::read_to_string(&certificate).unwrap(), other.cert.pem());
+    }
+
+    #[tokio::test]
+    async fn a_certificate_of_version_1_is_served() {
+        let dir = tempfile::tempdir().unwrap();
+        let of = rcgen::generate_simple_self_signed(vec!["edge-1".to_owned()]).unwrap();
+        let version_1 = as_version_1(of.cert.der());
+        let (certificate, key) = (dir.path().join("crt"), dir.path().join("key"));
+        let base64 = STANDARD.encode(&version_1);
+        let pem = format!("-----BEGIN CERTIFICATE-----\n{base64}\n-----END CERTIFICATE-----\n");
+        fs::write(&certificate, pem).unwrap();
+        fs::write(&key, of.signing_key.serialize_pem()).unwrap();
+        let given = TlsSettings { certificate: Some((certificate, key)), ..settings(dir.path()) };
+        let server = load(&given).unwrap().server;
+        let provider = ring::default_provider();
+        let any = AnyServer(provider.signature_verification_algorithms);
+        let client = rustls::ClientConfig::builder_with_provider(Arc::new(provider))
+            .with_safe_default_protocol_versions()
+            .unwrap()
+            .dangerous()
+            .with_custom_certificate_verifier(Arc::new(any))
+            .with_no_client_auth();
+        let (near, far) = tokio::io::duplex(64 << 10);
+        let (served, asked) = tokio::join!(
+            TlsAcceptor::from(server).accept(far),
+            TlsConnector::from(Arc::new(client)).connect("edge-1".try_into().unwrap(), near),
+        );
+        served.unwrap();
+        assert_eq!(asked.unwrap().get_ref().1.peer_certificates().unwrap(), [version_1]);
     }
 
     #[tokio::test]
