@@ -23,6 +23,11 @@ use tokio::sync::watch;
 /// which is at most two seconds later, uses the answer.
 const KEPT: Duration = Duration::from_secs(5);
 
+/// The least number of tries that hyper makes for each address family of a name. It divides its
+/// limit for TCP by the number of addresses, so a name with fewer is given with repetitions: the
+/// length of a try does not depend on how many addresses there are, up to this number.
+pub(crate) const TRIES: u32 = 3;
+
 /// The error of a lookup goes to all who wait for it.
 type Addresses = Result<Vec<SocketAddr>, Arc<io::Error>>;
 /// One lookup: `None` until it has ended, then what it found and when it ended (boot time).
@@ -101,8 +106,21 @@ impl tower::Service<Name> for HostNames {
 
     fn call(&mut self, name: Name) -> Self::Future {
         let names = self.clone();
-        Box::pin(async move { Ok(names.find(name.as_str()).await?.into_iter()) })
+        Box::pin(async move { Ok(tries(names.find(name.as_str()).await?).into_iter()) })
     }
+}
+
+/// The addresses in the order of their tries, as [`TRIES`] says. hyper tries the family of the
+/// first address, and 300 ms later the other family beside it.
+fn tries(addresses: Vec<SocketAddr>) -> Vec<SocketAddr> {
+    let first_is_v6 = addresses.first().is_some_and(SocketAddr::is_ipv6);
+    let (first, other): (Vec<_>, Vec<_>) =
+        addresses.into_iter().partition(|address| address.is_ipv6() == first_is_v6);
+    let tries = |family: Vec<SocketAddr>| {
+        let count = family.len().max(TRIES as usize);
+        family.into_iter().cycle().take(count)
+    };
+    tries(first).chain(tries(other)).collect()
 }
 
 #[cfg(test)]
@@ -110,11 +128,15 @@ mod tests {
     #![allow(clippy::unwrap_used, reason = "tests")]
 
     use super::*;
+    use hyper_util::client::legacy::connect::HttpConnector;
     use std::sync::{
         Condvar,
         atomic::{AtomicUsize, Ordering},
     };
-    use tokio::time::timeout;
+    use tokio::{
+        net::{TcpListener, TcpSocket, TcpStream},
+        time::timeout,
+    };
 
     const SOON: Duration = Duration::from_millis(50);
 
@@ -171,12 +193,14 @@ mod tests {
     async fn an_error_is_shared_and_not_kept() {
         static POOL: Pool = Pool::of_test(2);
         static LOOKUPS: AtomicUsize = AtomicUsize::new(0);
+        static GATES: [Gate; 2] = [Gate::shut(), Gate::shut()];
         let names = names(&POOL, |_| {
-            LOOKUPS.fetch_add(1, Ordering::Relaxed);
+            GATES[LOOKUPS.fetch_add(1, Ordering::Relaxed)].pass();
             Err(io::Error::other("no name server"))
         });
-        for lookups in 1..3 {
-            let (one, other) = tokio::join!(names.find("api"), names.find("api"));
+        for (gate, lookups) in GATES.iter().zip(1..) {
+            let ask = || names.find("api");
+            let (one, other, ()) = tokio::join!(biased; ask(), ask(), async { gate.open() });
             assert_eq!(one.unwrap_err().to_string(), "no name server");
             assert_eq!(other.unwrap_err().to_string(), "no name server");
             assert_eq!(LOOKUPS.load(Ordering::Relaxed), lookups);
@@ -196,6 +220,47 @@ mod tests {
         // The first one begins the lookup, the other one waits for it.
         let ((), found) = tokio::join!(biased; gives_up, names.find("api"));
         assert_eq!(found.unwrap(), [here()]);
+    }
+
+    #[test]
+    fn each_family_of_addresses_has_at_least_three_tries() {
+        let address = |text: &str| SocketAddr::new(text.parse().unwrap(), 0);
+        let tries = |addresses: &[&str]| {
+            let found = tries(addresses.iter().map(|text| address(text)).collect());
+            found.iter().map(|address| address.ip().to_string()).collect::<Vec<_>>().join(" ")
+        };
+        assert_eq!(tries(&["1.1.1.1"]), "1.1.1.1 1.1.1.1 1.1.1.1");
+        assert_eq!(tries(&["1.1.1.1", "1.1.1.2"]), "1.1.1.1 1.1.1.2 1.1.1.1");
+        let four = ["1.1.1.1", "1.1.1.2", "1.1.1.3", "1.1.1.4"];
+        assert_eq!(tries(&four), four.join(" "));
+        assert_eq!(tries(&["::2", "1.1.1.1"]), "::2 ::2 ::2 1.1.1.1 1.1.1.1 1.1.1.1");
+        assert_eq!(tries(&[]), "");
+    }
+
+    #[tokio::test]
+    async fn a_silent_address_is_followed_by_the_next() {
+        const LONG: Duration = Duration::from_millis(500);
+        static POOL: Pool = Pool::of_test(1);
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let port = listener.local_addr().unwrap().port();
+        // The kernel answers no SYN for a listener whose queue is full.
+        let silent = TcpSocket::new_v4().unwrap();
+        silent.bind(SocketAddr::from(([127, 0, 0, 2], port))).unwrap();
+        let silent = silent.listen(1).unwrap();
+        let mut queue = Vec::new();
+        while let Ok(Ok(stream)) =
+            timeout(LONG, TcpStream::connect(silent.local_addr().unwrap())).await
+        {
+            queue.push(stream);
+        }
+        let names = names(&POOL, |_| {
+            Ok([[127, 0, 0, 2], [127, 0, 0, 1]].map(|ip| SocketAddr::from((ip, 0))).into())
+        });
+        let mut tcp = HttpConnector::new_with_resolver(names);
+        tcp.set_connect_timeout(Some(LONG * TRIES));
+        let uri = format!("http://api.example:{port}/").parse().unwrap();
+        let stream = tower::Service::call(&mut tcp, uri).await.unwrap();
+        assert_eq!(stream.inner().peer_addr().unwrap(), listener.local_addr().unwrap());
     }
 
     #[test]

@@ -7,7 +7,12 @@ use super::{
     ApiError, Credentials, REQUEST_DEADLINE, answer,
     tls::{self, TlsError},
 };
-use crate::{blocking::API_LOOKUPS, certificate::Lifetime, metrics::metrics, names::HostNames};
+use crate::{
+    blocking::API_LOOKUPS,
+    certificate::Lifetime,
+    metrics::metrics,
+    names::{HostNames, TRIES},
+};
 use http::{HeaderMap, HeaderValue, Request, Response, StatusCode, Uri, header};
 use http_body_util::{BodyExt as _, Full, combinators::UnsyncBoxBody};
 use hyper::body::Bytes;
@@ -19,6 +24,7 @@ use hyper_util::{
 };
 use serde::{Serialize, de::DeserializeOwned};
 use std::{
+    net::IpAddr,
     pin::Pin,
     sync::{Arc, OnceLock},
     time::Duration,
@@ -26,8 +32,14 @@ use std::{
 use tokio::sync::{Notify, watch};
 use tower::BoxError;
 
-/// How long TCP and TLS may take together.
-const CONNECT: Duration = Duration::from_secs(2);
+/// How long a lookup, TCP and TLS may take together. A dead name server costs 5 s before the next
+/// one is asked, and TLS takes several round trips. It is below [`REQUEST_DEADLINE`], so that the
+/// error says that there is no connection.
+const CONNECT: Duration = Duration::from_secs(9);
+/// How long TCP to one address may take. While packets are lost, the kernel repeats a SYN 1, 3 and
+/// 7 s after the first one. So a long try may be silent for 4 s after the network is back, and a
+/// new try sends a SYN at once. TLS may take longer: it begins when the server is reached.
+const TCP: Duration = Duration::from_secs(2);
 /// A connection on which nothing came for this long is pinged, and closed when there is no answer
 /// in time: kube-apiserver is known to be away after 8 s, where the kubelet's 30 s and 15 s take
 /// 45.
@@ -157,6 +169,7 @@ impl Connector {
     pub fn new(credentials: Credentials, user_agent: &str) -> Result<Self, TlsError> {
         let mut http = HttpConnector::new_with_resolver(HostNames::new(&API_LOOKUPS));
         http.enforce_http(false);
+        http.set_connect_timeout(Some(tcp_limit(&credentials.server)));
         http.set_nodelay(true);
         // For a server that speaks no HTTP/2, where there are no pings.
         http.set_keepalive(Some(PING_AFTER));
@@ -219,6 +232,12 @@ impl Clients {
         let index = beyond / WATCHES_PER_CONNECTION % WATCH_CONNECTIONS;
         self.more.made.get(index).map_or(&self.main, |one| one.get_or_init(|| (self.more.make)()))
     }
+}
+
+/// How long TCP may take over all tries: [`TCP`] for each of them. An IP address is tried once.
+fn tcp_limit(server: &Uri) -> Duration {
+    let host = server.host().unwrap_or_default().trim_matches(['[', ']']);
+    if host.parse::<IpAddr>().is_ok() { TCP } else { TCP * TRIES }
 }
 
 /// Connections that are pinged after a silence, and closed when there is no answer in time.
@@ -381,6 +400,15 @@ mod tests {
     fn a_dead_connection_is_noticed_within_8_s() {
         assert!(!PING_AFTER.is_zero() && !PING_ANSWER.is_zero());
         assert!((PING_AFTER + PING_ANSWER).as_secs() <= 8);
+    }
+
+    #[test]
+    fn a_try_to_connect_is_short_and_a_lookup_may_be_slow() {
+        let limit = |server| tcp_limit(&Uri::from_static(server)).as_secs();
+        assert_eq!([limit("https://10.0.0.1:6443"), limit("https://[fd00::1]")], [2, 2]);
+        assert_eq!(limit("https://api.example:6443"), 6, "three tries, 2 s each");
+        let name_server = Duration::from_secs(5);
+        assert!(CONNECT > name_server + TCP && CONNECT < REQUEST_DEADLINE);
     }
 
     /// Serves one connection until `silent`, and then reads and says nothing until its end.

@@ -34,6 +34,8 @@ use tokio_util::sync::CancellationToken;
 
 /// For the whole of a request, the body included; the kubelet's.
 const TIMEOUT: Duration = Duration::from_secs(10);
+/// For TCP, over all addresses of a name: an address that does not answer leaves time for others.
+const TCP: Duration = Duration::from_secs(9);
 /// Largest body, in bytes; the kubelet's limit is 10 MiB.
 const MAX_BODY_BYTES: usize = MAX_TEXT_BYTES;
 /// Redirects that are followed for one look; the default of Go's client.
@@ -348,6 +350,7 @@ impl Requester {
 fn tcp() -> HttpConnector<HostNames> {
     let mut tcp = HttpConnector::new_with_resolver(HostNames::new(&URL_LOOKUPS));
     tcp.enforce_http(false);
+    tcp.set_connect_timeout(Some(TCP));
     tcp
 }
 
