@@ -11,17 +11,22 @@ use std::{
     collections::BTreeMap,
     io,
     net::{SocketAddr, ToSocketAddrs as _},
-    pin::Pin,
-    sync::{Arc, Mutex, PoisonError},
+    pin::{Pin, pin},
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
     task::{Context, Poll},
     time::Duration,
     vec,
 };
-use tokio::sync::watch;
+use tokio::{sync::watch, time::timeout};
 
 /// How long an answer is used. A client may have given up before its lookup ended: its next try,
 /// which is at most two seconds later, uses the answer.
 const KEPT: Duration = Duration::from_secs(5);
+
+/// A lookup that takes longer is overdue: until it ends, the addresses that were found before are
+/// used. The system repeats a lost query only after 5 s, and after that time the network may be
+/// back for long.
+const OVERDUE: Duration = Duration::from_secs(1);
 
 /// The least number of tries that hyper makes for each address family of a name. It divides its
 /// limit for TCP by the number of addresses, so a name with fewer is given with repetitions: the
@@ -30,60 +35,101 @@ pub(crate) const TRIES: u32 = 3;
 
 /// The error of a lookup goes to all who wait for it.
 type Addresses = Result<Vec<SocketAddr>, Arc<io::Error>>;
-/// One lookup: `None` until it has ended, then what it found and when it ended (boot time).
-type Lookup = watch::Receiver<Option<(Addresses, Duration)>>;
-type LookupEnd = watch::Sender<Option<(Addresses, Duration)>>;
+/// What a lookup has found, and when it ended (boot time); `None` until then.
+type LookupEnd = Option<(Addresses, Duration)>;
+type Lookup = watch::Receiver<LookupEnd>;
 
 /// Looks up names. Copies share their lookups.
 #[derive(Clone, Debug)]
 pub(crate) struct HostNames {
     pool: &'static Pool,
     resolve: fn(&str) -> io::Result<Vec<SocketAddr>>,
-    lookups: Arc<Mutex<BTreeMap<String, Lookup>>>,
+    known: Arc<Mutex<HostLookups>>,
+}
+
+#[derive(Debug, Default)]
+struct HostLookups {
+    /// By name, each with the time when it began (boot time).
+    lookups: BTreeMap<String, (Duration, Lookup)>,
+    /// The name that was found last, and its addresses.
+    last: Option<(String, Vec<SocketAddr>)>,
 }
 
 impl HostNames {
     /// Lookups by the system, on the threads of `pool`.
     pub(crate) fn new(pool: &'static Pool) -> Self {
         let resolve = |name: &str| Ok((name, 0).to_socket_addrs()?.collect());
-        Self { pool, resolve, lookups: Arc::default() }
+        Self { pool, resolve, known: Arc::default() }
     }
 
+    /// The addresses of a host, without ports.
+    ///
     /// # Cancel safety
     /// A lookup that has begun keeps its thread until it ends.
     async fn find(&self, name: &str) -> Addresses {
         loop {
-            let (begun, mut lookup) = self.join(name);
-            if let Some(ended) = begun {
-                let (resolve, name) = (self.resolve, name.to_owned());
-                let work = move || {
-                    let found = resolve(&name).map_err(Arc::new);
-                    ended.send_replace(Some((found, clock::now().boot)));
-                };
-                self.pool.run(work).await.map_err(|crashed| Arc::new(io::Error::other(crashed)))?;
+            let (begun, lookup, patience) = self.join(name);
+            let mut ending = pin!(self.end(name, begun, lookup));
+            let ended = match timeout(patience, &mut ending).await {
+                Ok(ended) => ended?,
+                Err(_) => match self.last(name) {
+                    Some(addresses) => return Ok(addresses),
+                    None => ending.await?,
+                },
+            };
+            if let Some((found, _)) = ended {
+                if let Ok(addresses) = &found {
+                    self.known().last = Some((name.to_owned(), addresses.clone()));
+                }
+                return found;
             }
-            if let Ok(ended) = lookup.wait_for(Option::is_some).await
-                && let Some((found, _)) = &*ended
-            {
-                return found.clone();
-            }
-            // The client that began this lookup gave up before there was a thread for it.
         }
     }
 
+    /// Carries out a lookup that has `begun` here, or waits for another client's. `None`: that
+    /// client gave up before it had a thread.
+    async fn end(
+        &self,
+        name: &str,
+        begun: Option<watch::Sender<LookupEnd>>,
+        mut lookup: Lookup,
+    ) -> Result<LookupEnd, Arc<io::Error>> {
+        if let Some(ended) = begun {
+            let (resolve, name) = (self.resolve, name.to_owned());
+            let work = move || {
+                let found = resolve(&name).map_err(Arc::new);
+                ended.send_replace(Some((found, clock::now().boot)));
+            };
+            let run = self.pool.run(work).await;
+            run.map_err(|crashed| Arc::new(io::Error::other(crashed)))?;
+        }
+        Ok(lookup.wait_for(Option::is_some).await.ok().and_then(|ended| ended.clone()))
+    }
+
     /// The lookup of a name that is under way or has just ended, or a new one with what it reports
-    /// its end to.
-    fn join(&self, name: &str) -> (Option<LookupEnd>, Lookup) {
-        // Each change of the map is one call.
-        let mut lookups = self.lookups.lock().unwrap_or_else(PoisonError::into_inner);
+    /// its end to; and the time until it is overdue.
+    fn join(&self, name: &str) -> (Option<watch::Sender<LookupEnd>>, Lookup, Duration) {
+        let mut known = self.known();
         let now = clock::now().boot;
-        lookups.retain(|_, lookup| is_of_use(lookup, now));
-        if let Some(lookup) = lookups.get(name) {
-            return (None, lookup.clone());
+        known.lookups.retain(|_, (_, lookup)| is_of_use(lookup, now));
+        if let Some((begun, lookup)) = known.lookups.get(name) {
+            return (None, lookup.clone(), (*begun + OVERDUE).saturating_sub(now));
         }
         let (sender, lookup) = watch::channel(None);
-        lookups.insert(name.to_owned(), lookup.clone());
-        (Some(sender), lookup)
+        known.lookups.insert(name.to_owned(), (now, lookup.clone()));
+        (Some(sender), lookup, OVERDUE)
+    }
+
+    /// The addresses that the last lookup has found, where it was one of this name.
+    fn last(&self, name: &str) -> Option<Vec<SocketAddr>> {
+        let known = self.known();
+        let (_, addresses) = known.last.as_ref().filter(|(found, _)| found == name)?;
+        Some(addresses.clone())
+    }
+
+    fn known(&self) -> MutexGuard<'_, HostLookups> {
+        // Each change is one call.
+        self.known.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -135,7 +181,7 @@ mod tests {
     };
     use tokio::{
         net::{TcpListener, TcpSocket, TcpStream},
-        time::timeout,
+        time::Instant,
     };
 
     const SOON: Duration = Duration::from_millis(50);
@@ -159,7 +205,7 @@ mod tests {
     }
 
     fn names(pool: &'static Pool, resolve: fn(&str) -> io::Result<Vec<SocketAddr>>) -> HostNames {
-        HostNames { pool, resolve, lookups: Arc::default() }
+        HostNames { pool, resolve, known: Arc::default() }
     }
 
     fn here() -> SocketAddr {
@@ -187,6 +233,29 @@ mod tests {
         assert_eq!(LOOKUPS.load(Ordering::Relaxed), 1);
         assert_eq!(names.find("other").await.unwrap(), [here()]);
         assert_eq!(LOOKUPS.load(Ordering::Relaxed), 2);
+    }
+
+    #[tokio::test]
+    async fn while_a_lookup_hangs_the_addresses_of_before_are_used() {
+        static POOL: Pool = Pool::of_test(1);
+        static GATE: Gate = Gate::shut();
+        static LOOKUPS: AtomicUsize = AtomicUsize::new(0);
+        let names = names(&POOL, |_| {
+            if LOOKUPS.fetch_add(1, Ordering::Relaxed) > 0 {
+                GATE.pass();
+            }
+            Ok(vec![here()])
+        });
+        assert_eq!(names.find("api").await.unwrap(), [here()]);
+        // As after a while.
+        names.known().lookups.clear();
+        assert_eq!(names.find("api").await.unwrap(), [here()]);
+        let overdue = Instant::now();
+        assert_eq!(names.find("api").await.unwrap(), [here()]);
+        assert!(overdue.elapsed() < OVERDUE, "no client waits for it any more");
+        assert_eq!(LOOKUPS.load(Ordering::Relaxed), 2);
+        assert!(timeout(OVERDUE * 2, names.find("other")).await.is_err());
+        GATE.open();
     }
 
     #[tokio::test]
