@@ -104,6 +104,7 @@ fn object(
     let object = DataObject {
         key: ObjectKey::new(kind, namespace.unwrap_or("default"), name),
         data,
+        uid: "".into(),
         immutable: written.immutable.unwrap_or_default(),
         secret_type: secret_type.into(),
         origin: origin.clone(),

@@ -31,6 +31,8 @@ pub struct DataObject {
     pub key: ObjectKey,
     /// The values by their keys.
     pub data: BTreeMap<Box<str>, Datum>,
+    /// `metadata.uid` of a Secret from the API server; empty otherwise.
+    pub uid: Box<str>,
     /// The data may not change while the object exists.
     pub immutable: bool,
     /// `type` of a Secret: `Opaque`, `kubernetes.io/dockerconfigjson`, ...; empty for a ConfigMap.
@@ -212,6 +214,7 @@ impl DataObject {
         Self {
             key: ObjectKey::new(kind, "default", name),
             data: data.collect(),
+            uid: "".into(),
             immutable: false,
             secret_type: "".into(),
             origin: Origin { source, location, document: 0, line: 1 },

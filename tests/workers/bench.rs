@@ -235,6 +235,7 @@ impl Bench {
         let object = DataObject {
             key: key.clone(),
             data: [("key".into(), Datum::Text(value.into()))].into(),
+            uid: "".into(),
             immutable: false,
             secret_type: "".into(),
             origin: origin(),

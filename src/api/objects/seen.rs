@@ -95,6 +95,7 @@ impl From<SentRuntimeClass> for SeenRuntimeClass {
 struct SentMetadata {
     name: String,
     namespace: String,
+    uid: String,
 }
 
 #[derive(Default, Deserialize)]
@@ -124,11 +125,16 @@ impl From<SentObject> for SeenObject {
         let binary_data =
             sent.binary_data.into_iter().flatten().map(|(key, text)| (key, binary(text)));
         let data = data.chain(binary_data).filter_map(|(key, datum)| Some((key.into(), datum?)));
-        let SentMetadata { name, namespace } = sent.metadata;
+        let SentMetadata { name, namespace, uid } = sent.metadata;
+        let uid = match kind {
+            ObjectKind::Secret => uid,
+            ObjectKind::ConfigMap => String::new(),
+        };
         let location = format!("{} {namespace}/{name}", kind.as_str()).into();
         Self(Arc::new(DataObject {
             key: ObjectKey::new(kind, &namespace, &name),
             data: data.collect_ordered(),
+            uid: uid.into(),
             immutable: sent.immutable.unwrap_or_default(),
             secret_type: sent.secret_type.unwrap_or_default().into(),
             origin: Origin { source: SourceKind::Api, location, document: 0, line: 1 },

@@ -7,6 +7,7 @@
 use super::policy::VerificationPolicy;
 use crate::{
     document::{Field, Node, Type, parse, walk},
+    model::DataObject,
     podspec::image_name::{full_names, repository, untagged},
 };
 use serde_json::{Map, Value, json};
@@ -64,14 +65,20 @@ pub(in crate::image) struct PullSecret {
 }
 
 impl PullSecret {
-    /// A Secret from a file.
-    pub(in crate::image) fn new(namespace: &str, name: &str, hash: String) -> Self {
+    pub(in crate::image) fn new(secret: &DataObject, hash: String) -> Self {
         let of = Coordinates {
-            uid: String::new(),
-            namespace: namespace.to_owned(),
-            name: name.to_owned(),
+            uid: secret.uid.to_string(),
+            namespace: secret.key.namespace.to_string(),
+            name: secret.key.name.to_string(),
         };
         Self { of, hash }
+    }
+
+    /// Whether both have the same credentials, or are one Secret of the API server, whose
+    /// credentials may have changed. One in a file has no uid by which it could be known.
+    fn stands_for(&self, known: &Self) -> bool {
+        let same_credentials = !known.hash.is_empty() && known.hash == self.hash;
+        same_credentials || !self.of.uid.is_empty() && known.of == self.of
     }
 }
 
@@ -119,8 +126,8 @@ pub(super) enum Origin<'a> {
 pub(in crate::image) enum ImageAccess {
     /// It may.
     Granted,
-    /// It may: this Secret of the pod has the credentials of another one in the record, and is to be
-    /// added there.
+    /// It may: this Secret of the pod has the credentials of another one in the record, or is one of
+    /// them with other credentials, and is to be written there.
     GrantedTo(PullSecret),
     /// Only a pull with its own credentials tells.
     Unverified,
@@ -152,9 +159,7 @@ pub(super) fn judge(
     if known.is_empty() {
         return ImageAccess::Unverified;
     }
-    let has_pulled = |secret: &PullSecret| {
-        known.iter().any(|known| !known.hash.is_empty() && known.hash == secret.hash)
-    };
+    let has_pulled = |secret: &PullSecret| known.iter().any(|known| secret.stands_for(known));
     match of_pod().into_iter().find(has_pulled) {
         None => ImageAccess::Unverified,
         Some(secret) if known.contains(&&secret) || known.len() >= MAX_SECRETS => {

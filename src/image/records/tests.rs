@@ -5,7 +5,7 @@ use super::{
     memory::{FileContent, RecordFile, file_name},
     *,
 };
-use crate::model::Now;
+use crate::model::{DataObject, Now, ObjectKind};
 use jiff::Timestamp;
 use std::{os::unix::fs::PermissionsExt as _, slice::from_ref};
 
@@ -18,7 +18,7 @@ fn at(seconds: u64) -> Now {
 }
 
 fn secret(name: &str, hash: &str) -> PullSecret {
-    PullSecret::new("default", name, hash.to_owned())
+    PullSecret::new(&DataObject::sample(ObjectKind::Secret, name, &[]), hash.to_owned())
 }
 
 fn with(name: &str, hash: &str) -> PulledWith {
@@ -375,4 +375,24 @@ async fn files_follow_and_are_read_again() {
     blind.begin(IMAGE, Before::Absent).await.succeeded(ID, PulledWith::Node).await;
     assert_eq!(access(&blind, "1"), ImageAccess::Granted, "in memory alone");
     assert_eq!(names("pulling"), [file_name(IMAGE)], "the next run knows of the pull");
+}
+
+/// A Secret of the API server is known by its uid, whatever token it has by now.
+#[test]
+fn a_rotated_secret_of_the_api_server_still_grants_its_image() {
+    let of_api = |uid: &str, hash: &str| {
+        let secret = DataObject::sample(ObjectKind::Secret, "regcred", &[]);
+        PullSecret::new(&DataObject { uid: uid.into(), ..secret }, hash.to_owned())
+    };
+    let mut memory = memory();
+    memory.note_pulled(IMAGE, ID, PulledWith::Secret(of_api("u1", "h1")), at(1));
+    let rotated = of_api("u1", "h2");
+    assert_eq!(
+        judge(&memory, IMAGE, from_ref(&rotated)),
+        ImageAccess::GrantedTo(rotated.clone()),
+        "and the record gets the new hash"
+    );
+    for other in [of_api("u2", "h2"), secret("regcred", "h2")] {
+        assert_eq!(judge(&memory, IMAGE, from_ref(&other)), ImageAccess::Unverified);
+    }
 }
