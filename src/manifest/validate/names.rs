@@ -11,7 +11,8 @@ pub(super) fn dns_label(text: &str) -> Result<(), String> {
         .to_owned())
 }
 
-/// A DNS subdomain: names of pods, host names with dots.
+/// A DNS subdomain: names of pods, host names with dots. As for the API server, only the whole has a
+/// limit.
 pub(super) fn dns_subdomain(text: &str) -> Result<(), String> {
     max_len(text, 253)?;
     if text.split('.').all(is_label) {
@@ -169,11 +170,7 @@ fn max_len(text: &str, limit: usize) -> Result<(), String> {
 
 fn is_label(text: &str) -> bool {
     let inner = |b: u8| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'-';
-    !text.is_empty()
-        && text.len() <= 63
-        && text.bytes().all(inner)
-        && !text.starts_with('-')
-        && !text.ends_with('-')
+    !text.is_empty() && text.bytes().all(inner) && !text.starts_with('-') && !text.ends_with('-')
 }
 
 fn is_token(text: &str) -> bool {
@@ -181,4 +178,22 @@ fn is_token(text: &str) -> bool {
     let outer = |b: Option<&u8>| b.is_some_and(u8::is_ascii_alphanumeric);
     let bytes = text.as_bytes();
     text.bytes().all(inner) && outer(bytes.first()) && outer(bytes.last())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn labels_have_63_characters_and_subdomains_253_with_or_without_dots() {
+        assert!(dns_label(&"a".repeat(63)).is_ok() && dns_label(&"a".repeat(64)).is_err());
+        assert!(uid(&"a".repeat(63)).is_ok() && uid(&"a".repeat(64)).is_err());
+        for name in ["a".repeat(253), ["a"; 127].join(".")] {
+            assert_eq!(dns_subdomain(&name), Ok(()));
+            assert!(dns_subdomain(&format!("{name}a")).is_err());
+        }
+        for wrong in ["", "-a", "a-", "a..b", ".a", "a.", "A", "a_b"] {
+            assert!(dns_subdomain(wrong).is_err(), "{wrong:?}");
+        }
+    }
 }
