@@ -330,9 +330,10 @@ fn text(registry: &Registry) -> String {
     text
 }
 
-/// The kubelet's name of a call: `RunPodSandbox` is `run_podsandbox`.
+/// The kubelet's name of a call: `RunPodSandbox` is `run_podsandbox`, and
+/// `UpdateContainerResources` is `update_container`.
 fn operation_type(call: &str) -> String {
-    let call = call.replace("PodSandbox", "Podsandbox");
+    let call = call.replace("PodSandbox", "Podsandbox").replace("ContainerResources", "Container");
     let mut name = String::with_capacity(call.len() + 4);
     for c in call.chars() {
         if c.is_ascii_uppercase() && !name.is_empty() {
@@ -351,6 +352,7 @@ mod tests {
     fn calls_have_the_names_of_the_kubelet() {
         for (call, name) in [
             ("RunPodSandbox", "run_podsandbox"),
+            ("UpdateContainerResources", "update_container"),
             ("PodSandboxStatus", "podsandbox_status"),
             ("ListContainers", "list_containers"),
             ("ExecSync", "exec_sync"),

@@ -86,7 +86,7 @@ pub use shutdown::{
 pub use stats::{
     CgroupStats, ClaimStats, ContainerStats, CpuStats, DeviceIo, FsStats, InterfaceStats, LogSize,
     MeasuredSpace, MemoryStats, NodeStats, PodStats, Psi, Stall, Stats, StatsDepth, SwapStats,
-    Throttling, Traffic,
+    Throttling, Traffic, VolumeStats,
 };
 pub use system_logs::SystemLogs;
 pub use time::Now;

@@ -68,11 +68,22 @@ pub struct PodStats {
     /// Its network interfaces; empty for a pod on the host's network.
     pub network: Vec<InterfaceStats>,
     /// Each emptyDir, measured at that time.
-    pub volumes: Vec<(Box<str>, MeasuredSpace)>,
+    pub volumes: Vec<VolumeStats>,
     /// Each PersistentVolume whose file system can be asked.
     pub claims: Vec<ClaimStats>,
     /// Logs, emptyDirs on disk, writable layers and its files together.
     pub ephemeral_storage: Option<MeasuredSpace>,
+}
+
+/// The use of an emptyDir.
+#[derive(Clone, Debug)]
+pub struct VolumeStats {
+    /// Its name in the pod.
+    pub name: Box<str>,
+    /// It takes nothing of a disk.
+    pub in_memory: bool,
+    /// What it holds.
+    pub space: MeasuredSpace,
 }
 
 /// The use of a container.

@@ -24,7 +24,7 @@ use crate::{
     model::{
         CgroupStats, ClaimStats, CollectOrdered as _, ContainerStats, FsStats, LogSize,
         MeasuredSpace, NodeStats, Now, PodStats, PodView, PodViews, Signal, Space, Stats,
-        StatsDepth, k8s,
+        StatsDepth, VolumeStats, k8s,
     },
     podspec::{MeasuredClaim, image_of},
     signals::{
@@ -363,8 +363,12 @@ fn put_space(pod: &mut PodStats, survey: &Survey) {
         container.logs = found.and_then(|one| one.logs).map(measured);
     }
     let volumes = found.volumes.iter();
-    pod.volumes =
-        volumes.filter_map(|one| Some((one.name.clone(), measured(one.space?)))).collect();
+    pod.volumes = volumes
+        .filter_map(|one| {
+            let space = measured(one.space?);
+            Some(VolumeStats { name: one.name.clone(), in_memory: one.in_memory, space })
+        })
+        .collect();
     let on_disk = found.volumes.iter().filter(|one| !one.in_memory).filter_map(|one| one.space);
     let layers = found.containers.iter().filter_map(|one| one.layer);
     let others = [found.logs, found.files, found.runtime_files].into_iter().flatten();

@@ -82,20 +82,23 @@ pub(super) fn pod(node: &NodeStats, pod: &PodStats, short: bool) -> Value {
         ("swap", of(swap)),
     ]);
     if !short {
-        let volumes = pod.volumes.iter().map(|(name, measured)| {
-            let mut volume = space(node.root_fs, Some(*measured));
-            volume["name"] = Value::from(&**name);
+        let volumes = pod.volumes.iter().map(|one| {
+            let fs = node.root_fs.filter(|_| !one.in_memory);
+            let mut volume = space(fs, Some(one.space));
+            volume["name"] = Value::from(&*one.name);
             volume
         });
         let volumes: Vec<Value> = volumes.chain(pod.claims.iter().map(claim)).collect();
         let at = used.map(|used| used.at).unwrap_or_default();
-        let tasks = used.and_then(|used| used.tasks);
+        let stats = pod.containers.iter().filter_map(|one| one.stats.as_ref());
+        let processes: Option<u64> =
+            stats.filter_map(|stats| stats.processes).reduce(|all, one| all + one);
         fields.extend(object([
             ("io", of(io)),
             ("network", network(&pod.network, at)),
             ("volume", Some(volumes).filter(|all| !all.is_empty()).into()),
             ("ephemeral-storage", space(node.root_fs, pod.ephemeral_storage)),
-            ("process_stats", tasks.map(|n| json!({ "process_count": n })).unwrap_or_default()),
+            ("process_stats", processes.map(|n| json!({ "process_count": n })).into()),
         ]));
     }
     Value::Object(fields)
@@ -183,7 +186,7 @@ fn pressure(psi: Option<Psi>) -> Value {
     }
 }
 
-/// All interfaces, and the numbers of the first one, which is the pod's.
+/// All interfaces, and the numbers of `eth0`, where there is one.
 fn network(interfaces: &[InterfaceStats], at: Timestamp) -> Value {
     let one = |interface: &InterfaceStats| {
         object([
@@ -194,11 +197,12 @@ fn network(interfaces: &[InterfaceStats], at: Timestamp) -> Value {
             ("txErrors", interface.sent.errors.into()),
         ])
     };
-    let named = interfaces.iter().find(|interface| interface.name == "eth0");
-    let Some(first) = named.or(interfaces.first()) else { return Value::Null };
+    if interfaces.is_empty() {
+        return Value::Null;
+    }
     let all: Vec<Value> = interfaces.iter().map(|each| Value::Object(one(each))).collect();
     let mut fields = object([("time", time(at)), ("interfaces", all.into())]);
-    fields.extend(one(first));
+    fields.extend(interfaces.iter().filter(|each| each.name == "eth0").flat_map(one));
     Value::Object(fields)
 }
 

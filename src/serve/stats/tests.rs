@@ -5,7 +5,7 @@ use crate::metrics::{Family, Metrics};
 use crate::model::{
     CgroupStats, ClaimStats, ContainerStats, CpuStats, DeviceIo, FsStats, InterfaceStats,
     MeasuredSpace, MemoryStats, NodeStats, PodKey, PodStats, Psi, Space, Stall, SwapStats,
-    Throttling, Traffic,
+    Throttling, Traffic, VolumeStats,
 };
 use jiff::Timestamp;
 use serde_json::json;
@@ -78,7 +78,7 @@ fn stats() -> Stats {
                 logs: None,
             }],
             network: vec![eth0],
-            volumes: vec![("data".into(), layer)],
+            volumes: vec![VolumeStats { name: "data".into(), in_memory: false, space: layer }],
             claims: Vec::new(),
             ephemeral_storage: None,
         }],
@@ -104,6 +104,18 @@ fn the_volume_of_a_claim_names_its_claim() {
             "usedBytes": 50, "inodesFree": 3, "inodes": 10, "inodesUsed": 7,
         })
     );
+}
+
+#[test]
+fn a_volume_in_memory_does_not_have_the_size_of_the_disk() {
+    let mut stats = stats();
+    stats.node.root_fs = Some(FsStats { at: at(), bytes: (40, 100), inodes: None });
+    let volume = |stats: &Stats| {
+        summary::pod(&stats.node, &stats.pods[0], false)["volume"][0]["capacityBytes"].clone()
+    };
+    assert_eq!(volume(&stats), json!(100));
+    stats.pods[0].volumes[0].in_memory = true;
+    assert_eq!(volume(&stats), json!(null));
 }
 
 #[test]
@@ -142,7 +154,7 @@ fn a_summary_leaves_out_what_is_not_known() {
                 }],
             },
             "volume": [volume],
-            "process_stats": { "process_count": 4 },
+            "process_stats": { "process_count": 3 },
         })
     );
     assert_eq!(

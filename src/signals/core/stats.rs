@@ -142,9 +142,13 @@ pub(in crate::signals) fn interfaces(text: &str) -> Vec<InterfaceStats> {
                 sent: traffic(8)?,
             })
         })
-        .filter(|interface| interface.name != "lo")
+        .filter(|interface| !IGNORED.iter().any(|prefix| interface.name.starts_with(prefix)))
         .collect()
 }
+
+/// What names of interfaces that are not counted begin with, as with cAdvisor: those of pods would
+/// be counted twice.
+const IGNORED: [&str; 4] = ["lo", "veth", "docker", "nerdctl"];
 
 /// Time in programs and in the kernel: the 14th and 15th field of `/proc/<pid>/stat`.
 #[must_use]
@@ -226,6 +230,7 @@ mod tests {
         let text = "Inter-|   Receive                            |  Transmit\n \
             face |bytes    packets errs drop fifo frame compressed multicast|bytes    packets errs drop fifo colls carrier compressed\n    \
             lo:     100       1    0    0    0     0          0         0      100       1    0    0    0     0       0          0\n  \
+            veth12ab: 900       1    0    0    0     0          0         0      100       1    0    0    0     0       0          0\n  \
             eth0: 1500      10    1    2    0     0          0         0      700       7    3    4    0     0       0          0\n";
         let found = interfaces(text);
         assert_eq!(found.len(), 1);
