@@ -42,7 +42,7 @@ mod measure;
 mod metrics;
 mod mirror;
 pub mod model;
-mod names;
+pub mod names;
 mod node;
 mod node_view;
 mod notify;

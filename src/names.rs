@@ -5,7 +5,10 @@
 //! together would take the threads that pods need. Here one lookup of a name serves all who ask for
 //! it, and a pool bounds the threads. hyper asks for names only, never for IP addresses.
 
-use crate::{blocking::Pool, clock};
+use crate::{
+    blocking::{API_LOOKUPS, Pool},
+    clock,
+};
 use hyper_util::client::legacy::connect::dns::Name;
 use std::{
     collections::BTreeMap,
@@ -23,14 +26,14 @@ use tokio::{sync::watch, time::timeout};
 /// which is at most two seconds later, uses the answer.
 const KEPT: Duration = Duration::from_secs(5);
 
-/// A lookup that takes longer is overdue: until it ends, the addresses that were found before are
-/// used. The system repeats a lost query only after 5 s, and after that time the network may be
-/// back for long.
+/// A lookup that takes longer is overdue. Until it ends, and when it fails, the addresses of the
+/// last lookup that found some are used. The system repeats a lost query only after 5 s, and the
+/// network may be back long before.
 const OVERDUE: Duration = Duration::from_secs(1);
 
-/// The least number of tries that hyper makes for each address family of a name. It divides its
-/// limit for TCP by the number of addresses, so a name with fewer is given with repetitions: the
-/// length of a try does not depend on how many addresses there are, up to this number.
+/// The least number of tries for each address family of a name. hyper divides its limit for TCP by
+/// the number of addresses, so shorter lists are repeated: with up to three addresses each try takes
+/// the same time.
 pub(crate) const TRIES: u32 = 3;
 
 /// The error of a lookup goes to all who wait for it.
@@ -41,7 +44,7 @@ type Lookup = watch::Receiver<LookupEnd>;
 
 /// Looks up names. Copies share their lookups.
 #[derive(Clone, Debug)]
-pub(crate) struct HostNames {
+pub struct HostNames {
     pool: &'static Pool,
     resolve: fn(&str) -> io::Result<Vec<SocketAddr>>,
     known: Arc<Mutex<HostLookups>>,
@@ -56,6 +59,12 @@ struct HostLookups {
 }
 
 impl HostNames {
+    /// For connections to the API server.
+    #[must_use]
+    pub fn of_api_server() -> Self {
+        Self::new(&API_LOOKUPS)
+    }
+
     /// Lookups by the system, on the threads of `pool`.
     pub(crate) fn new(pool: &'static Pool) -> Self {
         let resolve = |name: &str| Ok((name, 0).to_socket_addrs()?.collect());
@@ -78,10 +87,7 @@ impl HostNames {
                 },
             };
             if let Some((found, _)) = ended {
-                if let Ok(addresses) = &found {
-                    self.known().last = Some((name.to_owned(), addresses.clone()));
-                }
-                return found;
+                return found.or_else(|error| self.last(name).ok_or(error));
             }
         }
     }
@@ -95,9 +101,12 @@ impl HostNames {
         mut lookup: Lookup,
     ) -> Result<LookupEnd, Arc<io::Error>> {
         if let Some(ended) = begun {
-            let (resolve, name) = (self.resolve, name.to_owned());
+            let (resolve, known, name) = (self.resolve, Arc::clone(&self.known), name.to_owned());
             let work = move || {
                 let found = resolve(&name).map_err(Arc::new);
+                if let Ok(addresses) = &found {
+                    lock(&known).last = Some((name, addresses.clone()));
+                }
                 ended.send_replace(Some((found, clock::now().boot)));
             };
             let run = self.pool.run(work).await;
@@ -109,7 +118,7 @@ impl HostNames {
     /// The lookup of a name that is under way or has just ended, or a new one with what it reports
     /// its end to; and the time until it is overdue.
     fn join(&self, name: &str) -> (Option<watch::Sender<LookupEnd>>, Lookup, Duration) {
-        let mut known = self.known();
+        let mut known = lock(&self.known);
         let now = clock::now().boot;
         known.lookups.retain(|_, (_, lookup)| is_of_use(lookup, now));
         if let Some((begun, lookup)) = known.lookups.get(name) {
@@ -122,15 +131,15 @@ impl HostNames {
 
     /// The addresses that the last lookup has found, where it was one of this name.
     fn last(&self, name: &str) -> Option<Vec<SocketAddr>> {
-        let known = self.known();
+        let known = lock(&self.known);
         let (_, addresses) = known.last.as_ref().filter(|(found, _)| found == name)?;
         Some(addresses.clone())
     }
+}
 
-    fn known(&self) -> MutexGuard<'_, HostLookups> {
-        // Each change is one call.
-        self.known.lock().unwrap_or_else(PoisonError::into_inner)
-    }
+fn lock(known: &Mutex<HostLookups>) -> MutexGuard<'_, HostLookups> {
+    // Each change is one call.
+    known.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// True while a lookup is under way, and for a while after it has found something.
@@ -248,7 +257,7 @@ mod tests {
         });
         assert_eq!(names.find("api").await.unwrap(), [here()]);
         // As after a while.
-        names.known().lookups.clear();
+        lock(&names.known).lookups.clear();
         assert_eq!(names.find("api").await.unwrap(), [here()]);
         let overdue = Instant::now();
         assert_eq!(names.find("api").await.unwrap(), [here()]);
@@ -274,6 +283,22 @@ mod tests {
             assert_eq!(other.unwrap_err().to_string(), "no name server");
             assert_eq!(LOOKUPS.load(Ordering::Relaxed), lookups);
         }
+    }
+
+    #[tokio::test]
+    async fn when_a_lookup_fails_the_addresses_of_before_are_used() {
+        static POOL: Pool = Pool::of_test(1);
+        static LOOKUPS: AtomicUsize = AtomicUsize::new(0);
+        let names = names(&POOL, |_| match LOOKUPS.fetch_add(1, Ordering::Relaxed) {
+            0 => Ok(vec![here()]),
+            _ => Err(io::Error::other("no name server")),
+        });
+        assert_eq!(names.find("api").await.unwrap(), [here()]);
+        // As after a while.
+        lock(&names.known).lookups.clear();
+        assert_eq!(names.find("api").await.unwrap(), [here()]);
+        assert!(names.find("other").await.is_err());
+        assert_eq!(LOOKUPS.load(Ordering::Relaxed), 3);
     }
 
     #[tokio::test]

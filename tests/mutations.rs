@@ -13,6 +13,7 @@ use nodelet::{
     config::parse_and_validate,
     manifest::{Context, DecodedDocument, Settings, decode, decode_document},
     model::{Problem, SourceKind, k8s},
+    names::HostNames,
     podspec::{
         Amounts, EnvContext, MAX_ENTRY_BYTES, MAX_EXEC_BYTES, build_env, check_expansion,
         expand_command,
@@ -145,7 +146,7 @@ fn check_kubeconfig(text: &[u8]) {
     };
     match Credentials::read(&path) {
         Err(error) => told(&error),
-        Ok(credentials) => match Connector::new(credentials, "test") {
+        Ok(credentials) => match Connector::new(credentials, "test", HostNames::of_api_server()) {
             Err(error) => told(&error),
             Ok(connector) => {
                 let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();

@@ -8,7 +8,6 @@ use super::{
     tls::{self, TlsError},
 };
 use crate::{
-    blocking::API_LOOKUPS,
     certificate::Lifetime,
     metrics::metrics,
     names::{HostNames, TRIES},
@@ -38,7 +37,7 @@ use tower::BoxError;
 const CONNECT: Duration = Duration::from_secs(9);
 /// How long TCP to one address may take. While packets are lost, the kernel repeats a SYN 1, 3 and
 /// 7 s after the first one. So a long try may be silent for 4 s after the network is back, and a
-/// new try sends a SYN at once. TLS may take longer: it begins when the server is reached.
+/// new try sends a SYN at once. TLS has no such limit, because the server has answered by then.
 const TCP: Duration = Duration::from_secs(2);
 /// A connection on which nothing came for this long is pinged, and closed when there is no answer
 /// in time: kube-apiserver is known to be away after 8 s, where the kubelet's 30 s and 15 s take
@@ -166,8 +165,12 @@ impl Connector {
     /// # Errors
     /// When certificates and key do not fit, or the system has no certificates that the server
     /// could be known by.
-    pub fn new(credentials: Credentials, user_agent: &str) -> Result<Self, TlsError> {
-        let mut http = HttpConnector::new_with_resolver(HostNames::new(&API_LOOKUPS));
+    pub fn new(
+        credentials: Credentials,
+        user_agent: &str,
+        names: HostNames,
+    ) -> Result<Self, TlsError> {
+        let mut http = HttpConnector::new_with_resolver(names);
         http.enforce_http(false);
         http.set_connect_timeout(Some(tcp_limit(&credentials.server)));
         http.set_nodelay(true);

@@ -18,7 +18,10 @@ use super::{
     credentials::{self, Authorization, Credentials, CredentialsReading},
     plugin::{self, Issued},
 };
-use crate::{blocking::CREDENTIALS, clock, model::Order as _, publish::PublishIfChanged as _};
+use crate::{
+    blocking::CREDENTIALS, clock, model::Order as _, names::HostNames,
+    publish::PublishIfChanged as _,
+};
 use http::HeaderValue;
 use inotify::{Inotify, WatchMask};
 use std::{
@@ -60,6 +63,8 @@ pub struct Connections {
     published: watch::Sender<Link>,
     trouble: watch::Sender<Option<String>>,
     in_use: Option<InUse>,
+    /// Kept when the credentials change.
+    names: HostNames,
 }
 
 /// What the published clients are made from.
@@ -84,8 +89,9 @@ pub fn link_channel(
     let (published, link) = watch::channel(Link::default());
     let (trouble, troubles) = watch::channel(None);
     let user_agent = format!("nodelet/{version} (linux/{})", std::env::consts::ARCH);
+    let names = HostNames::of_api_server();
     let connections =
-        Connections { kubeconfig, rotated, user_agent, published, trouble, in_use: None };
+        Connections { kubeconfig, rotated, user_agent, published, trouble, in_use: None, names };
     (connections, link, troubles)
 }
 
@@ -213,9 +219,10 @@ impl Connections {
         }
         let digest = credentials.digest;
         let is_plugin = matches!(credentials.authorization, Authorization::Plugin(..));
-        let user_agent = self.user_agent.clone();
+        let (user_agent, names) = (self.user_agent.clone(), self.names.clone());
         // The system's certificates are read where the kubeconfig names none.
-        let prepared = CREDENTIALS.run(move || Connector::new(credentials, &user_agent)).await;
+        let connector = move || Connector::new(credentials, &user_agent, names);
+        let prepared = CREDENTIALS.run(connector).await;
         let connector = match prepared {
             Ok(connector) => connector.map_err(|error| (error.to_string(), RESYNC))?,
             Err(crashed) => return Err((crashed.to_string(), RESYNC)),
