@@ -93,10 +93,11 @@ pub(crate) fn plan_ended(
     let ended = ended.or_else(|| ordered.terminal.clone());
     let terminal = match ended {
         None if !ordered.ordered => return false,
-        // The phase of a deleted pod is known when its containers have ended.
+        // The phase of a deleted pod is known when its containers have ended and a listing has
+        // shown how.
         None => {
             let runs = cx.own.containers.iter().any(|container| is_alive(container));
-            (!runs).then(|| Terminal::of_phase(phase_by_exit_codes(cx)))
+            (cx.input.settled && !runs).then(|| Terminal::of_phase(phase_by_exit_codes(cx)))
         }
         Some(terminal) => Some(terminal),
     };

@@ -66,7 +66,7 @@ fn run_to_end(
     match instance.state {
         ContainerState::Running { .. } => false,
         ContainerState::Exited { .. } if !is_init_failure(container, instance) => true,
-        // A failure that is not retried has already ended the pod.
+        // A failure that is not retried ends the pod, once a listing has confirmed it.
         ContainerState::Created | ContainerState::Exited { .. } => {
             plan_start(cx, container, ContainerKind::Init, sandbox, plan);
             false

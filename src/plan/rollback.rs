@@ -59,7 +59,8 @@ pub struct TrialInput<'a> {
     pub wished: &'a DesiredPod,
     pub memory: &'a PodMemory,
     pub terminal: Option<&'a Terminal>,
-    /// The boot time at which this run of the agent first saw the revision run.
+    /// The boot time at which this run of the agent first saw the revision run, or held for lack of
+    /// room.
     pub began: Duration,
     /// Why the pod is not Ready: the message of its condition.
     pub not_ready: Option<&'a str>,

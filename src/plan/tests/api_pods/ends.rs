@@ -1,7 +1,7 @@
 //! Pods of the API server that end for good, and never start again.
 
 use super::{
-    super::world::{Want, World},
+    super::world::{Fault, Want, World},
     actions, condition, deleted, done, ended, forget, hold, phase, running, shutdown, told, web,
 };
 use crate::{
@@ -186,6 +186,26 @@ fn a_pod_that_comes_during_a_shutdown_is_refused_for_good() {
     world.shutdown = None;
     world.run();
     assert_eq!(world.take_trace().matches("start").count(), 0);
+}
+
+#[test]
+fn a_deleted_pod_whose_start_was_not_answered_ends_as_its_containers_do() {
+    let mut spec = web();
+    spec["restartPolicy"] = json!("Never");
+    let mut world = World::of_api(&spec);
+    world.on_term = 0;
+    world.list();
+    world.fault(Fault::StartUnanswered);
+    // Until the start has failed, and no further.
+    while world.truth.containers.is_empty() {
+        for action in world.plan().actions {
+            world.perform(&action);
+        }
+    }
+    world.end = deleted(30);
+    assert_eq!(world.plan().terminal, None, "it may run");
+    world.run();
+    assert_eq!(told(&world).0, Some("Succeeded"));
 }
 
 #[test]
