@@ -49,8 +49,9 @@ pub(super) fn desired_pod(
         }),
     };
     let revision = revision(&pod);
-    // When the pod was scheduled, and when it was accepted should its record be lost. Both are
-    // written once, and change nothing that the worker acts on.
+    // When the pod was scheduled, and when it was accepted: `activeDeadlineSeconds` counts from
+    // there, and so does a new record if the old one was lost. Both are written once, and no part
+    // of the revision.
     let scheduled = |condition: &&k8s::PodCondition| condition.type_ == "PodScheduled";
     if let Some(scheduled) = status.conditions.iter().flatten().find(scheduled) {
         let status = pod.status.get_or_insert_default();

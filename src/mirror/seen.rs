@@ -5,7 +5,7 @@ use crate::{
     echo::Versioned,
     model::{DesiredPod, PodKey, PodUid, REVISION_ANNOTATION, k8s},
 };
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, Time};
 use serde::{Deserialize, Deserializer};
 use std::sync::Arc;
 
@@ -73,14 +73,23 @@ impl SeenPod {
     }
 
     /// Shares the pod when both objects have the same revision, so that an object that is sent
-    /// again with another status does not take twice the memory.
+    /// again with another status does not take twice the memory. A pod with a deadline is taken as
+    /// it is when its start time comes, which the deadline counts from.
     pub fn share(&mut self, previous: &Self) {
         if let (Some(new), Some(old)) = (&mut self.desired, &previous.desired)
             && (&new.uid, &new.revision) == (&old.uid, &old.revision)
+            && (deadline_begins(&new.pod).is_none()
+                || deadline_begins(&new.pod) == deadline_begins(&old.pod))
         {
             *new = Arc::clone(old);
         }
     }
+}
+
+/// The start time of a pod that has an `activeDeadlineSeconds`.
+fn deadline_begins(pod: &k8s::Pod) -> Option<&Time> {
+    pod.spec.as_ref()?.active_deadline_seconds?;
+    pod.status.as_ref()?.start_time.as_ref()
 }
 
 impl Versioned for SeenPod {

@@ -141,6 +141,17 @@ fn an_object_that_is_sent_again_shares_its_pod() {
     assert_ne!(address(&another), address(&before));
     assert!(!wants_the_same(&snapshot_of(std::slice::from_ref(&before)), &snapshot_of(&[another])));
 
+    let mut limited = object();
+    limited["spec"]["activeDeadlineSeconds"] = json!(60);
+    let before_start = read(&limited);
+    limited["status"]["startTime"] = json!("2026-01-01T00:00:05Z");
+    let mut started = read(&limited);
+    started.share(&before_start);
+    assert_ne!(address(&started), address(&before_start), "the deadline counts from there");
+    let mut again = read(&limited);
+    again.share(&started);
+    assert_eq!(address(&again), address(&started));
+
     let mut recreated = object();
     recreated["metadata"]["uid"] = json!("u2");
     let mut recreated = read(&recreated);
