@@ -305,7 +305,7 @@ impl PodMemory {
             ContainerState::Exited { finished_at, .. } if newest => {
                 memory.ends.note(container.id.as_str(), Moment::of_wall(*finished_at, now));
             }
-            // Its start failed, as it seemed.
+            // Its start seemed to have failed.
             ContainerState::Running { .. } => memory.ends.runs_on(container.id.as_str()),
             ContainerState::Exited { .. } | ContainerState::Created | ContainerState::Unknown => {}
         }
@@ -406,23 +406,28 @@ impl PodMemory {
     }
 
     /// Takes the results of probes in. An instance without a result stays as it was: one that was
-    /// ready before a restart of the agent is ready until its probe fails.
-    pub fn take_probes(&mut self, probes: &PodProbes, observed: &ObservedPod) {
+    /// ready before a restart of the agent is ready until its probe fails. Returns true when an
+    /// instance has become started, ready or unready: that is saved before anybody hears of it.
+    pub fn take_probes(&mut self, probes: &PodProbes, observed: &ObservedPod) -> bool {
+        let mut changed = false;
         for container in &observed.containers {
             let Some(results) = probes.get(&container.id) else { continue };
             if !self.incarnations.contains_key(&container.uid) {
                 continue;
             }
             let memory = self.container(&container.uid, &container.name);
-            if results.startup == Some(true) {
+            let known = Some(&container.id);
+            if results.startup == Some(true) && memory.started.as_ref() != known {
                 memory.started = Some(container.id.clone());
+                changed = true;
             }
-            match results.readiness {
-                Some(true) => memory.ready = Some(container.id.clone()),
-                Some(false) => memory.ready = memory.ready.take().filter(|id| *id != container.id),
-                None => {}
+            let ready = memory.ready.as_ref() == known;
+            if results.readiness.is_some_and(|now| now != ready) {
+                memory.ready = (!ready).then(|| container.id.clone());
+                changed = true;
             }
         }
+        changed
     }
 
     /// True when the startup probe of this instance has succeeded.

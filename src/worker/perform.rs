@@ -129,11 +129,15 @@ impl Worker {
             request,
         };
         let mut listening = true;
-        // An action may hang, a postStart hook for example. The trial of a revision ends all the
-        // same, and so does the wait of the next one.
-        let mut wake_at = self.judge(input, plan, clock::now()).await;
+        // An action may hang, for example in a postStart hook. Meanwhile the trial of a revision can
+        // end, and a revision that waits can fetch its images.
+        let judged = self.judge(input, plan, clock::now()).await;
+        let latest = self.input.borrow().clone();
+        current.update_at = self.follow_update(&latest).wake_at;
+        let mut wake_at = judged.into_iter().chain(current.update_at).min();
         // `running`, the refresh and the fetch are pinned outside and polled again when another arm
-        // wins; a watch's `changed` loses nothing when it is dropped.
+        // wins; a watch's `changed` loses nothing when it is dropped. `until` is made anew from a
+        // fixed time.
         loop {
             let Execution { request, deadline, refresh, input, .. } = &mut current;
             let mut again = false;
@@ -187,7 +191,9 @@ impl Worker {
                 self.earlier = Some(EarlierWork::new(&current.request, outcome, objects));
                 return None;
             }
-            self.memory.take_probes(&current.input.probes, &observed);
+            if self.memory.take_probes(&current.input.probes, &observed) {
+                self.keep().await;
+            }
             let known = Remembered { records: &self.records, memory: &self.memory };
             self.reporter.report(&current.input, &observed, known, plan, None).await;
             let judged = self.judge(&current.input, plan, clock::now()).await;
@@ -200,9 +206,9 @@ impl Worker {
     async fn take_input(&mut self, current: &mut Execution, listening: bool) {
         let latest = self.input.borrow().clone();
         let request = &current.request;
-        let (update_at, fetches) = self.follow_update(&latest);
-        current.update_at = update_at;
-        if fetches {
+        let update = listening.then(|| self.follow_update(&latest)).unwrap_or_default();
+        current.update_at = update.wake_at;
+        if update.needs_turn {
             request.cancel_pull.cancel();
         }
         let latest = self.acted_on(&latest);
@@ -284,8 +290,7 @@ fn beside(running: Call<'static, Outcome>, refresh: Option<EarlierWork>) -> Call
     Box::pin(async move { join(running, refresh.finish()).await.0 })
 }
 
-/// The container that an action starts, if it has a postStart hook.
-/// Until a boot time, or until a part of the time has passed: a suspended machine stops timers.
+/// Sleeps until a boot time, at most [`RESYNC`]: timers stop while the machine is suspended.
 async fn until(boot: Option<Duration>) {
     match boot {
         Some(at) => tokio::time::sleep(at.saturating_sub(clock::now().boot).min(RESYNC)).await,
@@ -293,6 +298,7 @@ async fn until(boot: Option<Duration>) {
     }
 }
 
+/// The container that an action starts, if it has a postStart hook.
 fn post_start_of(pod: &k8s::Pod, action: &Action) -> Option<(PodUid, Box<str>)> {
     let Action::StartContainer(start) = action else { return None };
     let container = podspec::container_of(pod, &start.name)?;

@@ -13,7 +13,7 @@ use super::{
 use crate::{
     clock,
     metrics::metrics,
-    model::{ObservedPod, PodKey, PodUid, k8s},
+    model::{Now, ObservedPod, PodKey, PodUid, k8s},
     plan::{
         Action, HeldPod, NameInput, Occupancy, Outcome, Picture, PodMemory, PodPlan, Rollout, Wish,
         plan_name,
@@ -207,7 +207,9 @@ impl Worker {
         let now = clock::now();
         let wished = input.orders.wish.pod().map(|pod| &pod.uid);
         self.memory.look(wished, self.records.incarnations(), &observed, now);
-        self.memory.take_probes(&input.probes, &observed);
+        if self.memory.take_probes(&input.probes, &observed) {
+            self.keep().await;
+        }
         let outdated = self.objects.outdated(input, &observed);
         let mut plan = plan_name(
             &NameInput {
@@ -228,10 +230,7 @@ impl Worker {
             now,
         );
         self.tell_update(input, &update, &mut plan);
-        for event in self.memory.announce(&mut plan, now) {
-            counted::count_notice(&event);
-            self.host.events.record(event);
-        }
+        self.announce(&mut plan, now);
         // A worker must not end before a listing has shown that its pod is gone.
         let answers = self.picture.unconfirmed_since().is_none().then_some(input.sequence);
         let known = Remembered { records: &self.records, memory: &self.memory };
@@ -260,6 +259,14 @@ impl Worker {
         // to do.
         Box::pin(self.act(input, plan)).await;
         Pass::Again
+    }
+
+    /// Records the notices of a plan that are new as events.
+    pub(super) fn announce(&mut self, plan: &mut PodPlan, now: Now) {
+        for event in self.memory.announce(plan, now) {
+            counted::count_notice(&event);
+            self.host.events.record(event);
+        }
     }
 
     /// When a hold ends, the pod starts with a new status, unless it had ended before it was held.

@@ -43,6 +43,15 @@ impl Fetching {
     }
 }
 
+/// How a new revision stands beside an action of the old one.
+#[derive(Default)]
+pub(super) struct Following {
+    /// The boot time at which to look again.
+    pub(super) wake_at: Option<Duration>,
+    /// It begins its first pull. Where pulls take turns, one of the old revision may be in its way.
+    pub(super) needs_turn: bool,
+}
+
 /// Waits for the end of a fetch; for ever when there is none. It may be dropped and called again.
 pub(super) async fn fetched(fetching: &mut Option<Fetching>) -> (Fetch, Fetched) {
     let Some(current) = fetching.as_mut() else { return std::future::pending().await };
@@ -80,16 +89,20 @@ impl Worker {
         Input { orders, ..input.clone() }
     }
 
-    /// Takes a new revision in while an action of the old one is under way. Returns the boot time
-    /// at which to look again, and whether a fetch has begun.
-    pub(super) fn follow_update(&mut self, input: &Input) -> (Option<Duration>, bool) {
-        let Some(observed) = self.picture.shared() else { return (None, false) };
-        let UpdatePlan { fetch, wake_at, .. } = self.plan_update(input, &observed);
-        let begins = self.fetching.is_none() && fetch.is_some();
-        if begins {
-            self.take_fetch(input, fetch);
-        }
-        (wake_at, begins)
+    /// Fetches what a new revision needs beside an action of the old one, as each pass does, and
+    /// tells why the new one waits.
+    pub(super) fn follow_update(&mut self, input: &Input) -> Following {
+        let Some(observed) = self.picture.shared() else { return Following::default() };
+        let mut update = self.plan_update(input, &observed);
+        let fetch = update.fetch.take();
+        let goes_on = |wanted: &Fetch| self.fetching.as_ref().is_some_and(|f| f.is_of(wanted));
+        let first = update.waits.as_ref().is_some_and(|wait| !wait.failed);
+        let needs_turn = fetch.as_ref().is_some_and(|f| first && f.pull_allowed && !goes_on(f));
+        self.take_fetch(input, fetch);
+        let mut told = PodPlan::default();
+        self.tell_update(input, &update, &mut told);
+        self.announce(&mut told, clock::now());
+        Following { wake_at: update.wake_at.into_iter().chain(told.wake_at).min(), needs_turn }
     }
 
     /// Begins the fetch that the plan wants, and drops every other one.

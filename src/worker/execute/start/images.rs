@@ -33,7 +33,8 @@ pub(super) struct ImageOfVolume {
 impl Start<'_> {
     /// Makes all images present according to their pull policies, those of volumes first. This is
     /// the only step that is cancelled: when its pod is no longer wanted, because a pull may take for
-    /// ever, and when a person wants other containers of the pod restarted.
+    /// ever, when a person wants other containers of the pod restarted, and when a new revision
+    /// begins to pull.
     pub(super) async fn images(&self) -> Result<Images, Box<Failure>> {
         let volumes: Vec<ImageVolume<'_>> = image_volumes(self.pod, self.container).collect();
         self.check_runtime(&volumes)?;
@@ -109,7 +110,7 @@ impl Start<'_> {
             () = self.request.cancel_pull.cancelled() => {
                 let why = match self.request.cancel.is_cancelled() {
                     true => "the pod is not wanted any more",
-                    false => "containers of the pod are restarted first",
+                    false => "a restart or a new revision of the pod goes first",
                 };
                 let message = format!("the pull was cancelled: {why}");
                 Err(Box::new(self.request.failure(step(false), "ErrImagePull", message)))
