@@ -6,6 +6,7 @@ use super::{
 };
 use crate::{
     config::Config,
+    desired::Knowledge,
     manifest,
     model::{NodeObjects, SourceKind},
     serve::{Command, ForgetAnswer},
@@ -143,7 +144,11 @@ pub(super) async fn obey(
             match source.forget(&key).await {
                 Forgotten::Unknown => {}
                 Forgotten::Done { location } => {
-                    answer = ForgetAnswer::Forgotten { location };
+                    let knows_all = |source: &SourceHandle| {
+                        source.snapshots.borrow().knowledge == Knowledge::Complete
+                    };
+                    let waits = !sources.iter().all(knows_all);
+                    answer = ForgetAnswer::Forgotten { location, waits };
                     break;
                 }
                 Forgotten::Written { location } => answer = ForgetAnswer::NotKept { location },

@@ -39,12 +39,16 @@ fn candidates(document: &StatusDocument) -> impl Iterator<Item = &PodKey> {
 
 fn told(key: &PodKey, answer: &ForgetAnswer) -> (ExitCode, String) {
     match answer {
-        ForgetAnswer::Forgotten { location } => (
-            ExitCode::SUCCESS,
-            format!(
-                "The last good revision of {key} ({location}) is forgotten; the pod is being stopped."
-            ),
-        ),
+        ForgetAnswer::Forgotten { location, waits } => {
+            let stop = if *waits {
+                "the pod is stopped when all other manifests are known: see `nodelet status`"
+            } else {
+                "the pod is being stopped"
+            };
+            let text =
+                format!("The last good revision of {key} ({location}) is forgotten; {stop}.");
+            (ExitCode::SUCCESS, text)
+        }
         ForgetAnswer::NotKept { location } => (
             ExitCode::from(EXIT_FAILURE),
             format!(
@@ -71,7 +75,16 @@ mod tests {
         let key = PodKey::new("default", "web-n1");
         let location = || "/m/web.yaml".to_owned();
         for (answer, worked, part) in [
-            (ForgetAnswer::Forgotten { location: location() }, true, "is being stopped"),
+            (
+                ForgetAnswer::Forgotten { location: location(), waits: false },
+                true,
+                "is being stopped",
+            ),
+            (
+                ForgetAnswer::Forgotten { location: location(), waits: true },
+                true,
+                "stopped when all other manifests are known",
+            ),
             (ForgetAnswer::NotKept { location: location() }, false, "remove the manifest"),
             (ForgetAnswer::Unknown, false, "No manifest is known"),
             (ForgetAnswer::Failed { message: "x".into() }, false, "not forgotten: x."),

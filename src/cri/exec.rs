@@ -10,7 +10,7 @@ use std::time::Duration;
 
 /// How much longer than the command the runtime may take to answer.
 const PATIENCE: Duration = Duration::from_secs(5);
-/// How long the runtime may take to answer another question, when a probe got no answer.
+/// How long the runtime may take to answer another question, when a command got no answer.
 const OTHER_ANSWER: Duration = Duration::from_secs(2);
 /// The largest answer. A command that writes more fails with the runtime's or this client's error.
 const MAX_OUTPUT_BYTES: usize = 16 << 20;
@@ -33,6 +33,10 @@ impl RuntimeClient {
     /// Runs a command in a container and waits for its end. After `timeout`, counted in whole
     /// seconds, the runtime kills it; `None`: never.
     ///
+    /// containerd kills only the command itself when the time is over, and answers when all processes
+    /// have ended that hold its output. So a command counts as timed out, too, when there is no
+    /// answer while the runtime answers another question about the container.
+    ///
     /// # Errors
     /// `ExecTimedOut` when the runtime has killed the command, `DeadlineExceeded` when it does not
     /// answer. Otherwise see [`CriError`].
@@ -50,10 +54,6 @@ impl RuntimeClient {
 
     /// As [`Self::exec_sync`], for a probe: `None` when the command has written more than 1 MiB.
     ///
-    /// containerd kills only the command itself when the time is over, and answers when all processes
-    /// have ended that hold its output. So a command counts as timed out, too, when there is no
-    /// answer while the runtime answers another question about the container.
-    ///
     /// # Errors
     /// As there.
     ///
@@ -65,15 +65,8 @@ impl RuntimeClient {
         command: Vec<String>,
         timeout: Duration,
     ) -> Result<Option<ExecOutput>, CriError> {
-        let words = command.join(" ");
         match self.exec_within(id, command, Some(timeout), MAX_PROBE_BYTES).await {
             Ok(output) => Ok(Some(output)),
-            Err(error @ CriError::DeadlineExceeded { .. }) => {
-                let asked = tokio::time::timeout(OTHER_ANSWER, self.container_status(id)).await;
-                let timed_out =
-                    CriError::ExecTimedOut { command: words, seconds: timeout.as_secs() };
-                Err(if matches!(asked, Ok(Ok(_))) { timed_out } else { error })
-            }
             // The code with which a gRPC client refuses an answer by its length.
             Err(CriError::Other { code, .. }) if code == "OutOfRange" => Ok(None),
             Err(error) => Err(error),
@@ -110,8 +103,19 @@ impl RuntimeClient {
             Err(error) if is_timeout(&error) => {
                 Err(CriError::ExecTimedOut { command: words, seconds })
             }
+            Err(CriError::DeadlineExceeded { .. })
+                if timeout.is_some() && self.answers(id).await =>
+            {
+                Err(CriError::ExecTimedOut { command: words, seconds })
+            }
             Err(error) => Err(error),
         }
+    }
+
+    /// Whether the runtime answers another question about the container.
+    async fn answers(&self, id: &ContainerId) -> bool {
+        let asked = tokio::time::timeout(OTHER_ANSWER, self.container_status(id)).await;
+        matches!(asked, Ok(Ok(_)))
     }
 
     /// As [`Self::exec_sync`], without a timeout and with all of the output.

@@ -60,10 +60,14 @@ pub struct AskRequest {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "outcome", rename_all = "camelCase")]
 pub enum ForgetAnswer {
-    /// The last good revision is dropped; the pod that ran from it is being stopped.
+    /// The last good revision is dropped; the pod that ran from it is stopped.
     Forgotten {
         /// Where the manifest was read from, for people.
         location: String,
+        /// Not before all sources of manifests are known completely: while another last good
+        /// revision is refused, for example, nothing is removed.
+        #[serde(default)]
+        waits: bool,
     },
     /// The pod's manifest is fine: there is no last good revision to drop.
     NotKept {

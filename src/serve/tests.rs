@@ -212,10 +212,12 @@ async fn passes_on_what_is_to_be_forgotten() {
     let agent = async {
         let Some(Command::Forget { key, reply }) = rig.commands.recv().await else { panic!() };
         assert_eq!(key.to_string(), "default/a");
-        reply.send(ForgetAnswer::Forgotten { location: "/m/a.yaml".into() }).unwrap();
+        let location = "/m/a.yaml".into();
+        reply.send(ForgetAnswer::Forgotten { location, waits: false }).unwrap();
     };
     let (answer, ()) = tokio::join!(asked, agent);
-    assert_eq!(answer.unwrap(), ForgetAnswer::Forgotten { location: "/m/a.yaml".into() });
+    let location = "/m/a.yaml".into();
+    assert_eq!(answer.unwrap(), ForgetAnswer::Forgotten { location, waits: false });
 
     drop(rig.commands);
     let answer = client.forget(&key).await.unwrap();
