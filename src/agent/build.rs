@@ -99,7 +99,7 @@ pub(super) async fn spawn_all(
     let host_name = machine::host_name().context("the host's name can't be read")?;
     let node_name = store.node_name(&host_name, config.node.name_override.as_deref())?;
     let sources = spawn_sources(config, &node_name, &mut loaded, &store, tasks, shutdown);
-    // The manifests are read while the rest is made.
+    // Lets the sources begin to read manifests on their threads while the other parts are made.
     tokio::task::yield_now().await;
     let capacity = machine::capacity(Path::new("/"))?;
     let (recorder, events, event_log) = event::channel();

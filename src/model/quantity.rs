@@ -10,7 +10,7 @@ const NANO: i128 = 10_i128.pow(NANO_DECIMALS);
 const NANO_DECIMALS: u32 = 9;
 /// Digits after which a number is refused instead of computed with.
 const MAX_LEN: usize = 64;
-/// Digits before the point; with more, an amount saturates in every unit.
+/// Digits before the point; an amount with more counts as the largest one.
 const MAX_WHOLE: usize = 28;
 /// Digits of a number with decimals that are computed with.
 const MAX_DIGITS: usize = 20;
@@ -68,7 +68,7 @@ impl Quantity {
         if whole.len() > MAX_WHOLE {
             return Ok(Self { nano: i128::from(sign) * i128::from(i64::MAX) * NANO });
         }
-        // The decimals beyond that make no difference but in rounding up.
+        // Further decimals only round up.
         let decimals = fraction.len().min(MAX_DIGITS.saturating_sub(whole.len()));
         let (fraction, beyond) = fraction.split_at(decimals);
         let digits = [whole, fraction].concat();

@@ -59,8 +59,7 @@ pub fn status(report: &NodeReport, observed: Option<&k8s::Node>, now: Now) -> Co
     status.runtime_handlers =
         (!report.runtime_handlers.is_empty()).then(|| report.runtime_handlers.clone());
     status.features.clone_from(&report.features);
-    // What a kubelet may have left goes: the API server acts on these features, and this agent
-    // declares none.
+    // Removes what a kubelet declared: the API server acts on it, and this agent declares nothing.
     status.declared_features = None;
     status.daemon_endpoints = match report.port {
         Some(port) => {
