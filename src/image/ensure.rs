@@ -336,7 +336,7 @@ where
             match (self.pull)(name.to_owned(), Some(one.clone())).await {
                 Ok(image_ref) => {
                     let with = secret.map_or(PulledWith::Node, |secret| {
-                        PulledWith::Secret(PullSecret::new(secret, one.hash()))
+                        PulledWith::Secret(pull_secret(secret, one))
                     });
                     return Ok((image_ref, with));
                 }
@@ -416,9 +416,14 @@ fn pull_secrets_for(request: &PullRequest<'_>) -> Vec<PullSecret> {
     pod_keyrings(request.pull_secrets)
         .iter()
         .flat_map(|(secret, ring)| {
-            ring.lookup(&repository).into_iter().map(|one| PullSecret::new(secret, one.hash()))
+            ring.lookup(&repository).into_iter().map(|one| pull_secret(secret, one))
         })
         .collect()
+}
+
+fn pull_secret(secret: &DataObject, credentials: &Credentials) -> PullSecret {
+    let DataObject { key, uid, .. } = secret;
+    PullSecret::new(uid, &key.namespace, &key.name, credentials.hash())
 }
 
 fn pod_keyrings(secrets: &[Arc<DataObject>]) -> Vec<(&DataObject, Keyring)> {

@@ -7,7 +7,6 @@
 use super::policy::VerificationPolicy;
 use crate::{
     document::{Field, Node, Type, parse, walk},
-    model::DataObject,
     podspec::image_name::{full_names, repository, untagged},
 };
 use serde_json::{Map, Value, json};
@@ -65,11 +64,12 @@ pub(in crate::image) struct PullSecret {
 }
 
 impl PullSecret {
-    pub(in crate::image) fn new(secret: &DataObject, hash: String) -> Self {
+    /// The `uid` of a Secret from a file is empty.
+    pub(in crate::image) fn new(uid: &str, namespace: &str, name: &str, hash: String) -> Self {
         let of = Coordinates {
-            uid: secret.uid.to_string(),
-            namespace: secret.key.namespace.to_string(),
-            name: secret.key.name.to_string(),
+            uid: uid.to_owned(),
+            namespace: namespace.to_owned(),
+            name: name.to_owned(),
         };
         Self { of, hash }
     }

@@ -5,7 +5,7 @@ use super::{
     memory::{FileContent, RecordFile, file_name},
     *,
 };
-use crate::model::{DataObject, Now, ObjectKind};
+use crate::model::Now;
 use jiff::Timestamp;
 use std::{os::unix::fs::PermissionsExt as _, slice::from_ref};
 
@@ -18,7 +18,7 @@ fn at(seconds: u64) -> Now {
 }
 
 fn secret(name: &str, hash: &str) -> PullSecret {
-    PullSecret::new(&DataObject::sample(ObjectKind::Secret, name, &[]), hash.to_owned())
+    PullSecret::new("", "default", name, hash.to_owned())
 }
 
 fn with(name: &str, hash: &str) -> PulledWith {
@@ -380,10 +380,8 @@ async fn files_follow_and_are_read_again() {
 /// A Secret of the API server is known by its uid, whatever token it has by now.
 #[test]
 fn a_rotated_secret_of_the_api_server_still_grants_its_image() {
-    let of_api = |uid: &str, hash: &str| {
-        let secret = DataObject::sample(ObjectKind::Secret, "regcred", &[]);
-        PullSecret::new(&DataObject { uid: uid.into(), ..secret }, hash.to_owned())
-    };
+    let of_api =
+        |uid: &str, hash: &str| PullSecret::new(uid, "default", "regcred", hash.to_owned());
     let mut memory = memory();
     memory.note_pulled(IMAGE, ID, PulledWith::Secret(of_api("u1", "h1")), at(1));
     let rotated = of_api("u1", "h2");
