@@ -74,11 +74,14 @@ impl PullSecret {
         Self { of, hash }
     }
 
-    /// Whether both have the same credentials, or are one Secret of the API server, whose
-    /// credentials may have changed. One in a file has no uid by which it could be known.
-    fn stands_for(&self, known: &Self) -> bool {
-        let same_credentials = !known.hash.is_empty() && known.hash == self.hash;
-        same_credentials || !self.of.uid.is_empty() && known.of == self.of
+    fn has_credentials_of(&self, known: &Self) -> bool {
+        !known.hash.is_empty() && known.hash == self.hash
+    }
+
+    /// Whether both are one Secret of the API server, whose credentials may have changed. One in a
+    /// file has no uid by which it could be known.
+    fn is_same_object(&self, known: &Self) -> bool {
+        !self.of.uid.is_empty() && known.of == self.of
     }
 }
 
@@ -159,14 +162,25 @@ pub(super) fn judge(
     if known.is_empty() {
         return ImageAccess::Unverified;
     }
-    let has_pulled = |secret: &PullSecret| known.iter().any(|known| secret.stands_for(known));
-    match of_pod().into_iter().find(has_pulled) {
+    let of_pod = of_pod();
+    let find = |matches: fn(&PullSecret, &PullSecret) -> bool| {
+        of_pod.iter().find(|secret| known.iter().any(|known| matches(secret, known)))
+    };
+    // A Secret may have several credentials for an image, and some may be denied.
+    let renewed = || find(PullSecret::is_same_object);
+    match find(PullSecret::has_credentials_of).or_else(renewed) {
         None => ImageAccess::Unverified,
-        Some(secret) if known.contains(&&secret) || known.len() >= MAX_SECRETS => {
-            ImageAccess::Granted
+        Some(secret) if known.contains(&secret) => ImageAccess::Granted,
+        Some(secret) if known.len() < MAX_SECRETS || has_object(&known, secret) => {
+            ImageAccess::GrantedTo(secret.clone())
         }
-        Some(secret) => ImageAccess::GrantedTo(secret),
+        Some(_) => ImageAccess::Granted,
     }
+}
+
+/// Whether the record has the Secret, with other credentials maybe.
+fn has_object(known: &[&PullSecret], secret: &PullSecret) -> bool {
+    known.iter().any(|known| secret.is_same_object(known))
 }
 
 /// Whether an image that the runtime calls so has the name `image` of a manifest.

@@ -390,6 +390,8 @@ fn a_rotated_secret_of_the_api_server_still_grants_its_image() {
         ImageAccess::GrantedTo(rotated.clone()),
         "and the record gets the new hash"
     );
+    let several = [of_api("u1", "h0"), of_api("u1", "h1")];
+    assert_eq!(judge(&memory, IMAGE, &several), ImageAccess::Granted, "h1 has pulled it");
     for other in [of_api("u2", "h2"), secret("regcred", "h2")] {
         assert_eq!(judge(&memory, IMAGE, from_ref(&other)), ImageAccess::Unverified);
     }
