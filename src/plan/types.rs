@@ -15,6 +15,7 @@ use std::{
 
 /// Everything that a decision about one pod name depends on, except the time.
 #[derive(Clone, Copy, Debug)]
+#[allow(clippy::struct_excessive_bools, reason = "each is an input of its own")]
 pub struct NameInput<'a> {
     pub key: &'a PodKey,
     pub orders: &'a PodOrders,

@@ -131,10 +131,9 @@ impl Worker {
         let mut listening = true;
         // An action may hang, for example in a postStart hook. Meanwhile the trial of a revision can
         // end, and a revision that waits can fetch its images.
-        let judged = self.judge(input, plan, clock::now()).await;
         let latest = self.input.borrow().clone();
-        current.update_at = self.follow_update(&latest).wake_at;
-        let mut wake_at = judged.into_iter().chain(current.update_at).min();
+        self.follow(&mut current, &latest);
+        let mut wake_at = self.next_look(&current.input, plan, current.update_at).await;
         // `running`, the refresh and the fetch are pinned outside and polled again when another arm
         // wins; a watch's `changed` loses nothing when it is dropped. `until` is made anew from a
         // fixed time.
@@ -196,21 +195,41 @@ impl Worker {
             }
             let known = Remembered { records: &self.records, memory: &self.memory };
             self.reporter.report(&current.input, &observed, known, plan, None).await;
-            let judged = self.judge(&current.input, plan, clock::now()).await;
-            wake_at = judged.into_iter().chain(current.update_at).min();
+            wake_at = self.next_look(&current.input, plan, current.update_at).await;
         }
+    }
+
+    /// Follows a new revision during an action.
+    fn follow(&mut self, current: &mut Execution, latest: &Input) {
+        let update = self.follow_update(latest);
+        current.update_at = update.wake_at;
+        if update.needs_turn {
+            current.request.cancel_pull.cancel();
+        }
+    }
+
+    /// Judges the trial of a revision during an action. Returns the boot time at which to look
+    /// again, at the latest `update_at`.
+    async fn next_look(
+        &mut self,
+        input: &Input,
+        plan: &PodPlan,
+        update_at: Option<Duration>,
+    ) -> Option<Duration> {
+        let judged = self.judge(input, plan, clock::now()).await;
+        judged.into_iter().chain(update_at).min()
     }
 
     /// Takes over the latest input during an action. `listening` is false when there will be no
     /// more input, because the worker is to end.
     async fn take_input(&mut self, current: &mut Execution, listening: bool) {
         let latest = self.input.borrow().clone();
-        let request = &current.request;
-        let update = listening.then(|| self.follow_update(&latest)).unwrap_or_default();
-        current.update_at = update.wake_at;
-        if update.needs_turn {
-            request.cancel_pull.cancel();
+        if listening {
+            self.follow(current, &latest);
+        } else {
+            current.update_at = None;
         }
+        let request = &current.request;
         let latest = self.acted_on(&latest);
         // The same uid may be wished with another image: the manifest names the uid.
         let pod = latest.orders.goes_on(&request.uid).map(|wished| &*wished.pod);

@@ -229,7 +229,7 @@ impl Worker {
             },
             now,
         );
-        self.tell_update(input, &update, &mut plan);
+        self.tell_update(&update, &mut plan);
         self.announce(&mut plan, now);
         // A worker must not end before a listing has shown that its pod is gone.
         let answers = self.picture.unconfirmed_since().is_none().then_some(input.sequence);

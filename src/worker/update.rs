@@ -36,10 +36,10 @@ impl Fetching {
         Self { fetch: wanted, outcome }
     }
 
+    /// Whether it is for the same revision. Another of its images may be wanted by now, because a
+    /// back-off has ended; this one is needed as well.
     fn is_of(&self, other: &Fetch) -> bool {
-        let same_pod = (&self.fetch.pod.uid, &self.fetch.pod.revision)
-            == (&other.pod.uid, &other.pod.revision);
-        same_pod && self.fetch.image == other.image
+        (&self.fetch.pod.uid, &self.fetch.pod.revision) == (&other.pod.uid, &other.pod.revision)
     }
 }
 
@@ -48,7 +48,8 @@ impl Fetching {
 pub(super) struct Following {
     /// The boot time at which to look again.
     pub(super) wake_at: Option<Duration>,
-    /// It begins its first pull. Where pulls take turns, one of the old revision may be in its way.
+    /// It begins a pull, and none of its pulls has failed. Where pulls take turns, one of the old
+    /// revision may be in its way.
     pub(super) needs_turn: bool,
 }
 
@@ -100,7 +101,7 @@ impl Worker {
         let needs_turn = fetch.as_ref().is_some_and(|f| first && f.pull_allowed && !goes_on(f));
         self.take_fetch(input, fetch);
         let mut told = PodPlan::default();
-        self.tell_update(input, &update, &mut told);
+        self.tell_update(&update, &mut told);
         self.announce(&mut told, clock::now());
         Following { wake_at: update.wake_at.into_iter().chain(told.wake_at).min(), needs_turn }
     }
@@ -225,16 +226,16 @@ impl Worker {
     }
 
     /// Tells the view and the events why the new revision of the pod waits.
-    pub(super) fn tell_update(&mut self, input: &Input, update: &UpdatePlan, plan: &mut PodPlan) {
+    pub(super) fn tell_update(&mut self, update: &UpdatePlan, plan: &mut PodPlan) {
         let waits = update.waits.as_ref().map(|wait| PodUpdate::Waits(wait.why.clone()));
-        let wished = input.orders.wish.pod();
+        let wished = update.orders.wish.pod();
         let rolled_back = || {
             let why = self.rollout.rolled_back_to(wished?)?;
             Some(PodUpdate::RolledBack(why.to_owned()))
         };
         self.reporter.update = waits.or_else(rolled_back);
         let failed = update.waits.as_ref().filter(|wait| wait.failed);
-        if let (Some(wait), Some(pod)) = (failed, input.orders.wish.pod()) {
+        if let (Some(wait), Some(pod)) = (failed, wished) {
             let message = format!(
                 "The new revision of the manifest waits, the old one runs on: {}",
                 wait.why

@@ -34,7 +34,7 @@ impl Start<'_> {
     /// Makes all images present according to their pull policies, those of volumes first. This is
     /// the only step that is cancelled: when its pod is no longer wanted, because a pull may take for
     /// ever, when a person wants other containers of the pod restarted, and when a new revision
-    /// begins to pull.
+    /// begins a pull and none has failed.
     pub(super) async fn images(&self) -> Result<Images, Box<Failure>> {
         let volumes: Vec<ImageVolume<'_>> = image_volumes(self.pod, self.container).collect();
         self.check_runtime(&volumes)?;
