@@ -38,8 +38,9 @@ impl RuntimeClient {
     /// answer while the runtime answers another question about the container.
     ///
     /// # Errors
-    /// `ExecTimedOut` when the runtime has killed the command, `DeadlineExceeded` when it does not
-    /// answer. Otherwise see [`CriError`].
+    /// `ExecTimedOut` when the time is over and the runtime has killed the command or answers other
+    /// questions, up to 7 s later; `DeadlineExceeded` when it answers nothing. Otherwise see
+    /// [`CriError`].
     ///
     /// # Cancel safety
     /// The runtime kills the command when the call is dropped.
