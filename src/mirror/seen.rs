@@ -78,8 +78,7 @@ impl SeenPod {
     pub fn share(&mut self, previous: &Self) {
         if let (Some(new), Some(old)) = (&mut self.desired, &previous.desired)
             && (&new.uid, &new.revision) == (&old.uid, &old.revision)
-            && (deadline_begins(&new.pod).is_none()
-                || deadline_begins(&new.pod) == deadline_begins(&old.pod))
+            && deadline_begins(&new.pod).is_none_or(|at| deadline_begins(&old.pod) == Some(at))
         {
             *new = Arc::clone(old);
         }

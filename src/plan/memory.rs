@@ -407,7 +407,7 @@ impl PodMemory {
 
     /// Takes the results of probes in. An instance without a result stays as it was: one that was
     /// ready before a restart of the agent is ready until its probe fails. Returns true when an
-    /// instance has become started, ready or unready: that is saved before anybody hears of it.
+    /// instance has become started, ready or unready, which is saved before it is told.
     pub fn take_probes(&mut self, probes: &PodProbes, observed: &ObservedPod) -> bool {
         let mut changed = false;
         for container in &observed.containers {

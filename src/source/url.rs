@@ -34,7 +34,7 @@ use tokio_util::sync::CancellationToken;
 
 /// For the whole of a request, the body included; the kubelet's.
 const TIMEOUT: Duration = Duration::from_secs(10);
-/// For TCP, over all addresses of a name: an address that does not answer leaves time for others.
+/// For TCP, over all tries of a name: an address that does not answer leaves time for the others.
 const TCP: Duration = Duration::from_secs(9);
 /// Largest body, in bytes; the kubelet's limit is 10 MiB.
 const MAX_BODY_BYTES: usize = MAX_TEXT_BYTES;

@@ -189,7 +189,7 @@ fn a_pod_that_comes_during_a_shutdown_is_refused_for_good() {
 }
 
 #[test]
-fn a_deleted_pod_whose_start_was_not_answered_ends_as_its_containers_do() {
+fn a_pod_deleted_during_a_start_ends_as_its_containers_do() {
     let mut spec = web();
     spec["restartPolicy"] = json!("Never");
     let mut world = World::of_api(&spec);
@@ -208,6 +208,14 @@ fn a_deleted_pod_whose_start_was_not_answered_ends_as_its_containers_do() {
     assert_eq!(told(&world).0, Some("Succeeded"));
 }
 
+/// Two seconds later, the pod has ended by its deadline.
+#[track_caller]
+fn pass_deadline(world: &mut World) {
+    world.advance(2);
+    assert!(world.plan.stopped, "{}", world.take_trace());
+    assert_eq!(told(world), (Some("Failed"), Some("DeadlineExceeded")));
+}
+
 #[test]
 fn the_active_deadline_passes_while_a_pod_waits() {
     let mut spec = web();
@@ -221,9 +229,7 @@ fn the_active_deadline_passes_while_a_pod_waits() {
     world.run();
     world.advance(99);
     assert_eq!(world.line(), "ContainerCreating 0/1 0");
-    world.advance(2);
-    assert!(world.plan.stopped, "{}", world.take_trace());
-    assert_eq!(told(&world), (Some("Failed"), Some("DeadlineExceeded")));
+    pass_deadline(&mut world);
 }
 
 #[test]
@@ -236,9 +242,7 @@ fn the_active_deadline_counts_from_the_start_time() {
     world.run();
     world.advance(94);
     assert_eq!(world.line(), "Running 1/1 0");
-    world.advance(2);
-    assert!(world.plan.stopped, "{}", world.take_trace());
-    assert_eq!(told(&world), (Some("Failed"), Some("DeadlineExceeded")));
+    pass_deadline(&mut world);
     world.reboot();
     world.advance(60);
     assert_eq!(world.take_trace().matches("start web").count(), 0);
