@@ -14,6 +14,8 @@ use tokio::time::Instant;
 const WRITTEN: Duration = Duration::from_millis(500);
 /// After a start and after a batch, until what follows from it is over.
 const SETTLE: Duration = Duration::from_secs(10);
+/// After a comeback, until the agent has looked at all pods again.
+const CAUGHT_UP: Duration = Duration::from_secs(3);
 /// Before an idle window: containerd and its shims have after-work of their own when many pods were
 /// started.
 pub const CALM: Duration = Duration::from_secs(30);
@@ -45,7 +47,7 @@ pub struct Plan {
     pub floor_at_a_time: usize,
 }
 
-/// One pod after another, then a full node at once, then the agent's death.
+/// One pod after another, then a full node at once, then the agent's deaths.
 pub fn speed(candidate: Candidate, plan: &Plan, kubelet: Option<&Path>, figures: &mut Figures) {
     let stage = begin(candidate, kubelet);
     for number in 0..plan.singles {
@@ -67,19 +69,9 @@ pub fn speed(candidate: Candidate, plan: &Plan, kubelet: Option<&Path>, figures:
     if let Some(agent) = stage.agent() {
         figures.add(Row::Peak, candidate, agent.memory_mib("VmHWM"));
     }
-    let next = [Pod::running("next")];
-    let begun = match stage.floor() {
-        Some(floor) => run_one(floor, &next[0]).1,
-        None => {
-            stage.kill_agent();
-            stage.drop_pods(&next);
-            pause(WRITTEN);
-            let begun = now();
-            stage.start();
-            begun
-        }
-    };
-    figures.add(Row::Comeback, candidate, seconds(begun, stage.started(&next)[0]));
+    for number in 0..plan.singles {
+        comeback(&stage, candidate, number, figures);
+    }
 }
 
 /// How long the floor takes for a full node at a number of calls at a time.
@@ -183,6 +175,31 @@ fn single(stage: &Stage, candidate: Candidate, number: usize, figures: &mut Figu
         None => stage.remove_pods(&pod),
     };
     figures.add(Row::Gone, candidate, seconds(begun, stage.gone(&pod)));
+}
+
+/// The agent dies on a full node, and the next one finds a new manifest.
+fn comeback(stage: &Stage, candidate: Candidate, number: usize, figures: &mut Figures) {
+    pause(CAUGHT_UP);
+    let next = [Pod::running(&format!("next-{number}"))];
+    let started_by_floor = stage.floor().map(|floor| (floor, run_one(floor, &next[0])));
+    let begun = match &started_by_floor {
+        Some((_, (_, begun))) => *begun,
+        None => {
+            stage.kill_agent();
+            stage.drop_pods(&next);
+            pause(WRITTEN);
+            let begun = now();
+            stage.start();
+            begun
+        }
+    };
+    figures.add(Row::Comeback, candidate, seconds(begun, stage.started(&next)[0]));
+    pause(CAUGHT_UP);
+    match &started_by_floor {
+        Some((floor, (started, _))) => _ = floor.stop(started),
+        None => _ = stage.remove_pods(&next),
+    }
+    stage.gone(&next);
 }
 
 fn run_one(floor: &crate::floor::Floor, pod: &Pod) -> (crate::floor::Started, Moment) {
