@@ -282,12 +282,7 @@ impl Report {
             pods: std::mem::take(&mut self.pods),
             unconfirmed: BTreeSet::new(),
             ends: BTreeMap::new(),
-            view: Arc::new(SourceView {
-                kind: SourceKind::File,
-                location: String::new(),
-                error: None,
-                files: Vec::new(),
-            }),
+            view: Arc::new(SourceView::empty(SourceKind::File, "")),
         };
         let desired = merge(&[Arc::new(snapshot)], &|_| None);
         for duplicate in &desired.duplicates {

@@ -17,12 +17,7 @@ fn pod(name: &str, uid: &str, location: &str) -> Arc<DesiredPod> {
 }
 
 fn source(knowledge: Knowledge, pods: Vec<Arc<DesiredPod>>) -> Arc<SourceSnapshot> {
-    let view = Arc::new(SourceView {
-        kind: SourceKind::File,
-        location: "/m".to_owned(),
-        error: None,
-        files: Vec::new(),
-    });
+    let view = Arc::new(SourceView::empty(SourceKind::File, "/m"));
     let unconfirmed = BTreeSet::new();
     let (kind, ends) = (SourceKind::File, BTreeMap::new());
     Arc::new(SourceSnapshot { kind, knowledge, pods, unconfirmed, ends, view })

@@ -166,12 +166,7 @@ fn snapshot(
     unconfirmed: BTreeSet<PodKey>,
     ends: BTreeMap<PodKey, PodEnd>,
 ) -> SourceSnapshot {
-    let view = Arc::new(SourceView {
-        kind: SourceKind::Api,
-        location: LOCATION.to_owned(),
-        error: None,
-        files: Vec::new(),
-    });
+    let view = Arc::new(SourceView::empty(SourceKind::Api, LOCATION));
     SourceSnapshot { kind: SourceKind::Api, knowledge, pods, unconfirmed, ends, view }
 }
 

@@ -321,6 +321,22 @@ pub struct SourceView {
     pub error: Option<String>,
     /// Each file (or the one body of a URL).
     pub files: Vec<FileReport>,
+    /// The agent has not looked at it since it started.
+    #[serde(default, skip_serializing_if = "is_false")]
+    pub unread: bool,
+}
+
+impl SourceView {
+    /// A source without files.
+    #[must_use]
+    pub fn empty(kind: SourceKind, location: impl Into<String>) -> Self {
+        Self { kind, location: location.into(), error: None, files: Vec::new(), unread: false }
+    }
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde passes a reference")]
+fn is_false(flag: &bool) -> bool {
+    !flag
 }
 
 /// What was made of one file.

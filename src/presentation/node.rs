@@ -66,6 +66,9 @@ pub(crate) fn pod_counts<P: Borrow<PodView>>(pods: &[P]) -> String {
     parts.join(", ")
 }
 
+/// Said of a source at which the agent has not looked since it started.
+pub(crate) const UNREAD: &str = "not read yet";
+
 pub(crate) fn manifest_counts(sources: &[Arc<SourceView>]) -> String {
     let (mut accepted, mut rejected, mut ignored) = (0, 0, 0);
     for verdict in sources.iter().flat_map(|s| &s.files).flat_map(|file| &file.verdicts) {
@@ -78,5 +81,10 @@ pub(crate) fn manifest_counts(sources: &[Arc<SourceView>]) -> String {
     if sources.is_empty() {
         return "no source is configured".to_owned();
     }
-    format!("{accepted} accepted, {rejected} rejected, {ignored} ignored")
+    let counts = format!("{accepted} accepted, {rejected} rejected, {ignored} ignored");
+    match sources.iter().filter(|source| source.unread).count() {
+        0 => counts,
+        unread if unread == sources.len() => UNREAD.to_owned(),
+        _ => format!("{counts}, one source {UNREAD}"),
+    }
 }

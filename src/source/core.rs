@@ -284,10 +284,9 @@ impl State {
             unconfirmed: self.unconfirmed(),
             ends: BTreeMap::new(),
             view: Arc::new(SourceView {
-                kind: self.kind,
-                location: self.location.clone(),
                 error: self.refusals(),
-                files: Vec::new(),
+                unread: true,
+                ..SourceView::empty(self.kind, &*self.location)
             }),
         }
     }
@@ -370,6 +369,7 @@ impl State {
             location: self.location.clone(),
             error: self.trouble(),
             files: report::files(listing, &self.kept, &self.objects, self.error.as_deref()),
+            unread: false,
         };
         let complete = self.complete && self.kept.values().all(|kept| kept.pod.is_ok());
         let knowledge = if complete { Knowledge::Complete } else { Knowledge::Checkpoint };

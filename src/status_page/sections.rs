@@ -4,7 +4,7 @@ use super::{Facts, graph};
 use crate::{
     model::{PodKey, PodView, SignalView, Used, k8s, printable},
     presentation::{
-        age_at, bytes, columns, findings, manifest_counts, pleg, pod_counts, reason_beside,
+        UNREAD, age_at, bytes, columns, findings, manifest_counts, pleg, pod_counts, reason_beside,
         runtime, shown, verdict_row,
     },
 };
@@ -154,6 +154,7 @@ impl Facts {
                 @for source in &self.node.sources {
                     h3 { (printable(&source.location)) }
                     @if let Some(error) = &source.error { p class="bad" { (printable(error)) } }
+                    @if source.unread { p { (UNREAD) } }
                     table class="manifests" {
                         @for (file, verdict) in
                             source.files.iter().flat_map(|f| f.verdicts.iter().map(move |v| (f, v)))

@@ -162,10 +162,9 @@ fn hostile_text_is_only_text() {
         last_good: true,
     };
     let source = SourceView {
-        kind: SourceKind::File,
-        location: HOSTILE.into(),
         error: Some(HOSTILE.into()),
         files: vec![FileReport { location: HOSTILE.into(), verdicts: vec![rejected] }],
+        ..SourceView::empty(SourceKind::File, HOSTILE)
     };
     node.sources.push(source.into());
     let page = page(&facts);

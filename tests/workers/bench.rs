@@ -435,12 +435,7 @@ pub(super) fn desired(pod: &Pod) -> DesiredPod {
 }
 
 fn snapshot(pods: Vec<DesiredPod>) -> Arc<SourceSnapshot> {
-    let view = Arc::new(SourceView {
-        kind: SourceKind::File,
-        location: "/manifests".to_owned(),
-        error: None,
-        files: Vec::new(),
-    });
+    let view = Arc::new(SourceView::empty(SourceKind::File, "/manifests"));
     Arc::new(SourceSnapshot {
         kind: SourceKind::File,
         knowledge: Knowledge::Complete,

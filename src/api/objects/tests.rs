@@ -232,7 +232,7 @@ fn snapshot(pods: &[Arc<DesiredPod>]) -> Arc<SourceSnapshot> {
         pods: pods.to_vec(),
         unconfirmed: BTreeSet::new(),
         ends: BTreeMap::new(),
-        view: SourceView { kind, location: String::new(), error: None, files: Vec::new() }.into(),
+        view: SourceView::empty(kind, "").into(),
     })
 }
 

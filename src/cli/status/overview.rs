@@ -6,7 +6,7 @@ use super::{
 };
 use crate::{
     model::{NodeView, PodKey, PodView, SourceView},
-    presentation::{findings, manifest_counts, pleg, pod_counts, runtime, verdict_row},
+    presentation::{UNREAD, findings, manifest_counts, pleg, pod_counts, runtime, verdict_row},
     serve::StatusDocument,
 };
 use jiff::Timestamp;
@@ -39,7 +39,7 @@ fn manifests(page: &mut Page, source: &SourceView, pods: &[PodView]) {
         page.block(INDENT, &format!("{}; pods that run keep running", text::one_line(error)));
     }
     if source.files.is_empty() && source.error.is_none() {
-        page.block(INDENT, "none");
+        page.block(INDENT, if source.unread { UNREAD } else { "none" });
     }
     // One table, so that columns are aligned over all files. The findings of a file are inserted
     // below its row.

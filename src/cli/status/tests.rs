@@ -1,5 +1,8 @@
 use super::*;
-use crate::cli::args::{AgentArgs, NamespaceArgs};
+use crate::{
+    cli::args::{AgentArgs, NamespaceArgs},
+    model::{SourceKind, SourceView},
+};
 use serde_json::{Value, json};
 
 const NOW: &str = "2026-11-20T10:00:00Z";
@@ -213,6 +216,23 @@ fn one_pod_in_detail() {
 fn an_empty_node_reads_well() {
     let text = shown(&StatusDocument::default(), &args(None, Output::Table));
     assert_eq!(text, include_str!("golden/empty.txt"));
+}
+
+#[test]
+fn manifests_that_are_not_read_yet_are_not_called_none() {
+    let mut document = StatusDocument::default();
+    let unread = SourceView { unread: true, ..SourceView::empty(SourceKind::File, "/m") };
+    document.node.sources = vec![unread.into()];
+    let shown_with = |document: &StatusDocument| shown(document, &args(None, Output::Table));
+    let text = shown_with(&document);
+    assert!(text.contains("Manifests from /m\n  not read yet\n"), "{text}");
+    assert!(text.contains("  Manifests:      not read yet\n"), "{text}");
+
+    document.node.sources.push(SourceView::empty(SourceKind::Http, "http://boot/pods").into());
+    let text = shown_with(&document);
+    assert!(text.contains("Manifests from http://boot/pods\n  none\n"), "{text}");
+    let counts = "0 accepted, 0 rejected, 0 ignored, one source not read yet";
+    assert!(text.contains(counts), "{text}");
 }
 
 #[test]
