@@ -13,7 +13,7 @@ use error::host_and_port;
 use request::Waits;
 use rustls::{ClientConfig, crypto::ring};
 use std::{sync::Arc, time::Duration};
-pub use target::{HttpGet, resolve_port};
+pub use target::{HttpGet, named_host, resolve_port};
 use tokio::time::timeout;
 
 /// `User-Agent` of probes.

@@ -23,19 +23,17 @@ pub struct HttpGet {
 }
 
 impl HttpGet {
-    /// The request of an action. `pod_host` is the address of the pod, which is asked unless the
-    /// action names another host.
+    /// The request of an action to `host`, see [`named_host`].
     ///
     /// # Errors
     /// When the port or a header can't be used; one sentence.
     pub fn of(
         action: &k8s::HTTPGetAction,
         container: &k8s::Container,
-        pod_host: &str,
+        host: &str,
         user_agent: &'static str,
     ) -> Result<Self, String> {
         let port = resolve_port(&action.port, container)?;
-        let host = action.host.as_deref().filter(|host| !host.is_empty()).unwrap_or(pod_host);
         let https = action.scheme.as_deref().is_some_and(|it| it.eq_ignore_ascii_case("https"));
         let mut headers = headers_of(action)?;
         if !headers.contains_key(header::USER_AGENT) {
@@ -76,6 +74,12 @@ impl HttpGet {
         plain.headers.remove(header::AUTHORIZATION);
         plain
     }
+}
+
+/// The host that an action names. Without one, the pod is asked, at its own address.
+#[must_use]
+pub fn named_host(host: Option<&String>) -> Option<&str> {
+    host.map(String::as_str).filter(|host| !host.is_empty())
 }
 
 /// The headers that a specification gives.

@@ -48,7 +48,9 @@ fn action(port: u16, fields: serde_json::Value) -> k8s::HTTPGetAction {
 
 fn request(port: u16, fields: serde_json::Value) -> HttpGet {
     let container = k8s::Container::default();
-    HttpGet::of(&action(port, fields), &container, "127.0.0.1", PROBE_USER_AGENT).unwrap()
+    let action = action(port, fields);
+    let host = named_host(action.host.as_ref()).unwrap_or("127.0.0.1");
+    HttpGet::of(&action, &container, host, PROBE_USER_AGENT).unwrap()
 }
 
 async fn listener() -> (TcpListener, u16) {

@@ -2,7 +2,7 @@
 
 use crate::{
     cri::{CriError, RuntimeClient},
-    handler::{Handlers, HttpGet, PROBE_USER_AGENT, resolve_port},
+    handler::{Handlers, HttpGet, PROBE_USER_AGENT, named_host, resolve_port},
     model::{Finding, k8s},
     podspec::{container_of, pod_display, probe_command, uid_of},
     probe::Attempt,
@@ -42,13 +42,20 @@ struct Asked<'a> {
     host: Option<&'a str>,
 }
 
+/// The host that is asked: the one that the probe names, or else the pod.
+fn asked_host<'a>(probe: &'a k8s::Probe, pod_host: Option<&'a str>) -> Option<&'a str> {
+    let http = probe.http_get.as_ref().and_then(|action| action.host.as_ref());
+    let tcp = probe.tcp_socket.as_ref().and_then(|action| action.host.as_ref());
+    named_host(http.or(tcp)).or(pod_host)
+}
+
 impl Asked<'_> {
     async fn once(&self, probe: &k8s::Probe) -> Finding {
         let timeout = self.attempt.timeout;
         if let Some(exec) = &probe.exec {
             return Box::pin(self.exec(exec.command.as_deref().unwrap_or_default())).await;
         }
-        let Some(host) = self.host else {
+        let Some(host) = asked_host(probe, self.host) else {
             return Finding::Failure("the pod has no IP address".to_owned());
         };
         if let Some(action) = &probe.http_get {
@@ -57,7 +64,6 @@ impl Asked<'_> {
                 Err(error) => Finding::Error(error),
             }
         } else if let Some(action) = &probe.tcp_socket {
-            let host = action.host.as_deref().filter(|host| !host.is_empty()).unwrap_or(host);
             match resolve_port(&action.port, self.container) {
                 Ok(port) => self.handlers.tcp_probe(host, port, timeout).await,
                 Err(error) => Finding::Error(error),
@@ -87,6 +93,31 @@ impl Asked<'_> {
             Ok(None) => Finding::Failure("the command has written more than 1 MiB".to_owned()),
             Err(error @ CriError::ExecTimedOut { .. }) => Finding::Failure(error.to_string()),
             Err(error) => Finding::Error(error.to_string()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "tests")]
+
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn a_probe_that_names_a_host_needs_no_address_of_the_pod() {
+        let host = |probe: serde_json::Value, pod_host: Option<&str>| {
+            let probe: k8s::Probe = serde_json::from_value(probe).unwrap();
+            asked_host(&probe, pod_host).map(str::to_owned)
+        };
+        let http = |host: &str| json!({"httpGet": {"port": 80, "host": host}});
+        let tcp = |host: &str| json!({"tcpSocket": {"port": 80, "host": host}});
+        for named in [http("other.example"), tcp("other.example")] {
+            assert_eq!(host(named, None).as_deref(), Some("other.example"));
+        }
+        for of_pod in [http(""), tcp(""), json!({"grpc": {"port": 80}})] {
+            assert_eq!(host(of_pod.clone(), Some("10.0.0.2")).as_deref(), Some("10.0.0.2"));
+            assert_eq!(host(of_pod, None), None);
         }
     }
 }

@@ -2,7 +2,7 @@
 
 use super::{Host, Request};
 use crate::{
-    handler::{HOOK_USER_AGENT, HttpGet},
+    handler::{HOOK_USER_AGENT, HttpGet, named_host},
     model::{ContainerId, Event, EventKind, k8s},
     plan::kind_of,
     podspec::{is_host_network, pod_display},
@@ -81,7 +81,9 @@ impl Hooked<'_> {
         action: &k8s::HTTPGetAction,
         limit: Option<Duration>,
     ) -> Result<(), String> {
-        let host = self.address().ok_or("error: failed to find a pod IP address")?;
+        let named = named_host(action.host.as_ref()).map(str::to_owned);
+        let host = named.or_else(|| self.address());
+        let host = host.ok_or("error: failed to find a pod IP address")?;
         let get = HttpGet::of(action, self.container, &host, HOOK_USER_AGENT)
             .map_err(|error| format!("error: {error}"))?;
         let answer = self.host.handlers.http_hook(&get, limit.unwrap_or(FOREVER)).await;
