@@ -181,26 +181,30 @@ fn number(view: &PodView, container: &str, previous: bool) -> Result<u32, Refuse
         let text = format!("container {container:?} not found in pod {pod:?}");
         return Err(Refused::new(StatusCode::NOT_FOUND, text));
     }
-    let newest = view.containers.iter().find(|one| &*one.name == container);
-    let state = status(view, container).and_then(|status| status.state.as_ref());
+    let status = status(view, container);
+    if previous {
+        return status.and_then(|one| present_run(one).checked_sub(1)).ok_or_else(|| {
+            bad(format!("previous terminated container {container:?} in pod {pod:?} not found"))
+        });
+    }
+    let state = status.and_then(|status| status.state.as_ref());
     let waiting = state.and_then(|state| state.waiting.as_ref());
-    let Some(newest) = newest else {
+    let newest = view.containers.iter().find(|one| &*one.name == container);
+    let run = newest.map(|one| one.restart_count);
+    // A container that was created and is not started has no log. As with the kubelet, the log is
+    // that of the run before it.
+    let not_started = waiting.is_some() && status.map(present_run) == run;
+    let run = if not_started { run.and_then(|run| run.checked_sub(1)) } else { run };
+    run.ok_or_else(|| {
         let Some(waiting) = waiting else {
-            return Err(bad(format!("container {container:?} in pod {pod:?} is not available")));
+            return bad(format!("container {container:?} in pod {pod:?} is not available"));
         };
         let reason = match waiting.reason.as_deref().unwrap_or_default() {
             "ErrImagePull" => "image can't be pulled",
             "ImagePullBackOff" => "trying and failing to pull image",
             reason => reason,
         };
-        let text = format!("container {container:?} in pod {pod:?} is waiting to start: {reason}");
-        return Err(bad(text));
-    };
-    if !previous {
-        return Ok(newest.restart_count);
-    }
-    status(view, container).and_then(|one| present_run(one).checked_sub(1)).ok_or_else(|| {
-        bad(format!("previous terminated container {container:?} in pod {pod:?} not found"))
+        bad(format!("container {container:?} in pod {pod:?} is waiting to start: {reason}"))
     })
 }
 
@@ -213,6 +217,7 @@ mod tests {
     #![allow(clippy::unwrap_used, reason = "tests")]
 
     use super::*;
+    use crate::model::ContainerInstance;
     use serde_json::json;
     use tokio::sync::Semaphore;
 
@@ -238,5 +243,63 @@ mod tests {
         assert!(!pace.goes_on(), "nothing was asked for");
         sending.wait().await;
         assert!(pace.goes_on());
+    }
+
+    /// A view of a pod with the container `main`, restarted once, in a state.
+    fn view_with(state: serde_json::Value, last: &serde_json::Value, created: bool) -> PodView {
+        let mut view: PodView = serde_json::from_value(json!({
+            "key": {"namespace": "default", "name": "web"}, "uid": "u1",
+            "pod": {"metadata": {"name": "web"}, "spec": {"containers": [{"name": "main"}]}},
+            "status": {"containerStatuses": [{
+                "name": "main", "image": "i", "imageID": "", "ready": false, "restartCount": 1,
+                "containerID": "containerd://c1", "state": state, "lastState": last,
+            }]},
+            "origin": null, "terminating": false, "hung": null, "waiting": null,
+        }))
+        .unwrap();
+        let instance = ContainerInstance {
+            name: "main".into(),
+            id: "c1".into(),
+            restart_count: 1,
+            running_since: None,
+            started: false,
+            in_post_start: false,
+        };
+        view.containers.extend(created.then_some(instance));
+        view
+    }
+
+    #[test]
+    fn a_container_that_is_not_started_has_the_log_of_the_run_before() {
+        let waits = |reason: &str| json!({"waiting": {"reason": reason}});
+        let ended = |id: &str| json!({"terminated": {"exitCode": 1, "containerID": id}});
+        let before = ended("containerd://c0");
+        let created = view_with(waits("ContainerCreating"), &before, true);
+        assert_eq!(number(&created, "main", false).unwrap(), 0);
+        assert_eq!(number(&created, "main", true).unwrap(), 0);
+
+        let backs_off = view_with(waits("CrashLoopBackOff"), &ended("containerd://c1"), true);
+        assert_eq!(number(&backs_off, "main", false).unwrap(), 1);
+        assert_eq!(number(&backs_off, "main", true).unwrap(), 1);
+
+        let has_ended = view_with(ended("containerd://c1"), &before, true);
+        assert_eq!(number(&has_ended, "main", false).unwrap(), 1);
+        assert_eq!(number(&has_ended, "main", true).unwrap(), 0);
+
+        let none = view_with(waits("ErrImagePull"), &json!(null), false);
+        let refused = number(&none, "main", false).unwrap_err();
+        assert!(format!("{refused:?}").contains("waiting to start: image can't be pulled"));
+    }
+
+    #[test]
+    fn the_first_container_that_is_not_started_has_no_log() {
+        let mut view = view_with(json!({"waiting": {"reason": "CreateError"}}), &json!(null), true);
+        let mut status = k8s::PodStatus::clone(&view.status);
+        status.container_statuses.as_mut().unwrap()[0].restart_count = 0;
+        view.status = Arc::new(status);
+        view.containers[0].restart_count = 0;
+        let refused = number(&view, "main", false).unwrap_err();
+        let words = r#"container \"main\" in pod \"web\" is waiting to start: CreateError"#;
+        assert!(format!("{refused:?}").contains(words), "{refused:?}");
     }
 }
