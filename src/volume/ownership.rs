@@ -33,7 +33,8 @@ pub(super) struct FsGroup {
 }
 
 /// Gives everything in `volume` to the group. The directory itself comes last. So
-/// `OnRootMismatch` begins anew after an interruption.
+/// `OnRootMismatch` begins anew after an interruption. What the file system refuses to change stays
+/// as it is, as with the kubelet: FAT has no groups, and the pod may do without.
 pub(super) fn give_to_group(volume: &Path, fs_group: FsGroup) -> Result<(), VolumeError> {
     let failed = |source| io_error("change the group of", volume, source);
     let flags = OFlag::O_RDONLY | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC;
@@ -45,14 +46,34 @@ pub(super) fn give_to_group(volume: &Path, fs_group: FsGroup) -> Result<(), Volu
         return Ok(());
     }
     let group = Gid::from_raw(fs_group.group);
+    let mut refused = None;
+    let mut try_one = |entry: &OwnedFd| match give_one(entry, group) {
+        Err(err) if is_refused(&err) => {
+            refused.get_or_insert(err);
+            Ok(())
+        }
+        given => given,
+    };
     let give = |parent: BorrowedFd<'_>, name: &OsStr| match open_entry(parent, name) {
-        Ok(entry) => give_one(&entry, group),
+        Ok(entry) => try_one(&entry),
         // It is gone, or something is mounted there.
         Err(err) if matches!(err.raw_os_error(), Some(ENOENT | EXDEV)) => Ok(()),
         Err(err) => Err(err),
     };
     let listed = open().map_err(|errno| failed(errno.into()))?;
-    visit_entries(listed, give).and_then(|()| give_one(&top, group)).map_err(failed)
+    visit_entries(listed, give).map_err(failed)?;
+    try_one(&top).map_err(failed)?;
+    if let Some(err) = refused {
+        let volume = volume.display();
+        tracing::warn!(%volume, %err, "fsGroup: the group of files in the volume cannot be changed");
+    }
+    Ok(())
+}
+
+/// True when the file system or the file does not allow the change.
+fn is_refused(error: &io::Error) -> bool {
+    let refusals = [Errno::EPERM, Errno::EROFS, Errno::EOPNOTSUPP, Errno::ENOSYS];
+    refusals.iter().any(|refusal| error.raw_os_error() == Some(*refusal as i32))
 }
 
 const ENOENT: i32 = Errno::ENOENT as i32;
@@ -80,6 +101,7 @@ mod tests {
 
     use super::*;
     use crate::skips::{root, skip_without};
+    use nix::mount::{MntFlags, MsFlags, mount, umount2};
     use std::{
         fs,
         os::unix::fs::{MetadataExt as _, PermissionsExt as _, chown, symlink},
@@ -133,5 +155,27 @@ mod tests {
         assert_eq!(seen(&file).0, 0);
         give(false);
         assert_eq!(seen(&file).0, GROUP);
+    }
+
+    #[test]
+    fn what_may_not_be_changed_stays_as_it_is() {
+        if skip_without(&[root()]) {
+            return;
+        }
+        let volume = tempfile::tempdir().unwrap();
+        fs::write(volume.path().join("file"), "").unwrap();
+        let before = seen(&volume.path().join("file"));
+        let remount = |flags| mount(none(), volume.path(), none(), flags, none()).unwrap();
+        mount(Some(volume.path()), volume.path(), none(), MsFlags::MS_BIND, none()).unwrap();
+        remount(MsFlags::MS_REMOUNT | MsFlags::MS_BIND | MsFlags::MS_RDONLY);
+        let fs_group = FsGroup { group: GROUP, on_root_mismatch: false };
+        let given = give_to_group(volume.path(), fs_group);
+        umount2(volume.path(), MntFlags::MNT_DETACH).unwrap();
+        given.unwrap();
+        assert_eq!(seen(&volume.path().join("file")), before);
+    }
+
+    fn none() -> Option<&'static str> {
+        None
     }
 }
