@@ -67,7 +67,8 @@ impl SubPath<'_> {
         let wanted = fstat(source)?;
         let mounts = mounts_at_or_below(&target).map_err(io::Error::other)?;
         if !mounts.is_empty() {
-            if is_same(&wanted, &stat(&target)?) {
+            // The file system below an old mount may be gone, and mounted anew: ENOTCONN, ESTALE.
+            if stat(&target).is_ok_and(|mounted| is_same(&wanted, &mounted)) {
                 return Ok(target);
             }
             unmount_tree(&target, &mounts).map_err(io::Error::other)?;
