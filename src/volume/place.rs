@@ -73,7 +73,7 @@ impl Place {
 
     /// Makes the volume, or leaves it as it is when that was finished before.
     pub(super) fn setup(&self, medium: Medium, fs_group: Option<i64>) -> Result<(), VolumeError> {
-        if self.is_set_up(medium)? {
+        if self.is_kept(medium)? {
             return Ok(());
         }
         self.make(medium)?;
@@ -109,13 +109,34 @@ impl Place {
         let directory = self.directory();
         make_directory(&self.parent)?;
         make_directory(&directory)?;
-        match medium {
-            Medium::Disk => {}
-            Medium::Memory { .. } | Medium::HugePages { .. } if self.is_present(medium)? => {}
-            Medium::Memory { size } => mount_tmpfs(&directory, size)?,
-            Medium::HugePages { page_size, size } => mount_hugetlbfs(&directory, page_size, size)?,
+        if !self.is_present(medium)? {
+            match medium {
+                Medium::Disk => {}
+                Medium::Memory { size } => mount_tmpfs(&directory, size)?,
+                Medium::HugePages { page_size, size } => {
+                    mount_hugetlbfs(&directory, page_size, size)?;
+                }
+            }
         }
         set_mode(&directory, 0o777)
+    }
+
+    /// Whether an emptyDir was set up before and is still there. A container may have mounted
+    /// something on it since, with `mountPropagation: Bidirectional`. As with the kubelet, that is
+    /// the pod's affair.
+    fn is_kept(&self, medium: Medium) -> Result<bool, VolumeError> {
+        if !self.ready_marker().exists() {
+            return Ok(false);
+        }
+        let directory = self.directory();
+        let mut mounts = mounts_at_or_below(&directory)?;
+        mounts.retain(|m| m.mount_point == directory);
+        let is_mounted = match medium.fs_type() {
+            Some(ours) => mounts.iter().any(|m| m.fs_type == ours),
+            None => !self.was_mounted() || mounts.iter().any(is_ours),
+        };
+        // What is mounted there may be dead, so that nothing can be asked of the directory.
+        Ok(is_mounted && (!mounts.is_empty() || directory.is_dir()))
     }
 
     /// Whether the volume was set up before, and nothing of it was lost since.

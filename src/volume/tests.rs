@@ -751,7 +751,7 @@ fn recorded_pods_are_marked_without_a_marker_or_with_an_old_one() {
 }
 
 #[test]
-fn a_foreign_mount_at_the_place_of_an_empty_dir_is_refused() {
+fn a_foreign_mount_at_the_place_of_a_new_empty_dir_is_refused() {
     if !can_mount() {
         return;
     }
@@ -760,24 +760,54 @@ fn a_foreign_mount_at_the_place_of_an_empty_dir_is_refused() {
         json!({"name": "v", "emptyDir": {"medium": "Memory"}}),
     ] {
         let root = TestRoot::new();
-        let data = root.host("data");
-        fs::create_dir(&data).unwrap();
-        fs::write(data.join("precious"), "").unwrap();
-        let (pod, directory) = (simple_pod(&volume), root.empty_dir("v"));
-        root.volumes.setup(&pod, &uid(), None, Prepared::default()).unwrap();
-        umount2(&directory, MntFlags::empty()).ok();
+        let (data, directory) = (precious(&root), root.empty_dir("v"));
+        fs::create_dir_all(&directory).unwrap();
         mount(Some(&data), &directory, None::<&str>, MsFlags::MS_BIND, None::<&str>).unwrap();
+        let pod = simple_pod(&volume);
         let refused = root.volumes.setup(&pod, &uid(), None, Prepared::default()).unwrap_err();
         let refused = refused.failures[0].to_string();
         assert!(refused.contains("something else is mounted at"), "{refused}");
-        let torn_down = teardown(&root.volumes, &uid()).unwrap_err();
-        assert!(matches!(torn_down, VolumeError::StillMounted { .. }), "{torn_down}");
-        assert_eq!(root.mounts(), std::slice::from_ref(&directory));
         umount2(&directory, MntFlags::empty()).unwrap();
         root.volumes.setup(&pod, &uid(), None, Prepared::default()).unwrap();
         teardown(&root.volumes, &uid()).unwrap();
         assert!(data.join("precious").exists());
     }
+}
+
+/// A sidecar may mount a file system on the volume that it shares with other containers, which can
+/// still be restarted.
+#[test]
+fn what_a_container_mounts_on_its_empty_dir_stays() {
+    if !can_mount() {
+        return;
+    }
+    for volume in [
+        json!({"name": "v", "emptyDir": {}}),
+        json!({"name": "v", "emptyDir": {"medium": "Memory"}}),
+    ] {
+        let root = TestRoot::new();
+        let (pod, directory) = (simple_pod(&volume), root.empty_dir("v"));
+        root.volumes.setup(&pod, &uid(), None, Prepared::default()).unwrap();
+        let (data, before) = (precious(&root), root.mounts());
+        mount(Some(&data), &directory, None::<&str>, MsFlags::MS_BIND, None::<&str>).unwrap();
+        let with_mount = root.mounts();
+        assert_eq!(with_mount.len(), before.len() + 1);
+        root.volumes.setup(&pod, &uid(), None, Prepared::default()).unwrap();
+        assert_eq!(root.mounts(), with_mount, "nothing is mounted or unmounted");
+        let torn_down = teardown(&root.volumes, &uid()).unwrap_err();
+        assert!(matches!(torn_down, VolumeError::StillMounted { .. }), "{torn_down}");
+        umount2(&directory, MntFlags::empty()).unwrap();
+        teardown(&root.volumes, &uid()).unwrap();
+        assert!(data.join("precious").exists());
+    }
+}
+
+/// A directory of the host with a file.
+fn precious(root: &TestRoot) -> PathBuf {
+    let data = root.host("data");
+    fs::create_dir(&data).unwrap();
+    fs::write(data.join("precious"), "").unwrap();
+    data
 }
 
 /// An NFS volume that nobody mounted is no volume, and nothing below its place is ever deleted.
