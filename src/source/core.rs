@@ -124,6 +124,9 @@ pub struct ParsedFile {
     pub objects: Vec<ObjectDocument>,
     /// It has no document because it holds an empty list, and not because it is empty itself.
     pub empty_list: bool,
+    /// A document in it has mistakes, so nobody can tell what the whole file says: it may be cut
+    /// off, a line between two documents may be missing, or a name may be misspelled.
+    pub broken: bool,
 }
 
 #[derive(Clone, Debug, PartialEq)]
@@ -497,6 +500,13 @@ fn seen(pod: &DesiredPod) -> Option<&str> {
 }
 
 impl ParsedFile {
+    #[must_use]
+    pub fn new(documents: Vec<Document>, objects: Vec<ObjectDocument>) -> Self {
+        let broken = documents.iter().any(|document| document.result.is_err())
+            || objects.iter().any(|document| document.result.is_err());
+        Self { documents, objects, broken, empty_list: false }
+    }
+
     /// Whether it looks like a file that is being written: there is nothing in it.
     pub(super) fn is_empty(&self) -> bool {
         self.documents.is_empty() && self.objects.is_empty() && !self.empty_list

@@ -48,22 +48,21 @@ impl Reader {
         if mode.is_some_and(|mode| mode & OTHERS_READ != 0) {
             warn_of_readers(&mut objects);
         }
+        let mut reading = ParsedFile::new(documents, objects);
         match self.accepts {
             Accepts::All => {}
             Accepts::Pods => {
-                for document in &mut objects {
+                for document in &mut reading.objects {
                     document.result = Err(vec![misplaced(document.position, NOT_HERE)]);
                 }
             }
             Accepts::Objects => {
-                for document in documents.iter_mut().filter(|document| document.result.is_ok()) {
+                for document in reading.documents.iter_mut().filter(|one| one.result.is_ok()) {
                     document.result = Err(vec![misplaced(document.position, NOT_IN_CONFIG_PATH)]);
                 }
             }
         }
-        let is_empty = documents.is_empty() && objects.is_empty();
-        let empty_list = is_empty && !document::parse(text)?.is_empty();
-        let mut reading = ParsedFile { documents, objects, empty_list };
+        reading.empty_list = reading.is_empty() && !document::parse(text)?.is_empty();
         reading.adopt(accepted);
         Ok(reading)
     }

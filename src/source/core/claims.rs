@@ -128,15 +128,12 @@ fn at_home_decision<'a>(claims: &[&Claim<'a>], kept: &AcceptedPod) -> Decision<'
 }
 
 impl EntryLook {
-    /// Whether a file may still hold pods that it does not show.
+    /// Whether a file may still hold pods and objects that it does not show.
     pub(super) fn holds(&self) -> bool {
         match self {
             Self::Unread(_) | Self::Settling => true,
             Self::Skipped { manifest_name, .. } => *manifest_name,
-            Self::Read(reading) => {
-                let nameless = |d: &Document| d.key.is_none() && d.result.is_err();
-                reading.documents.iter().any(nameless) || reading.is_empty()
-            }
+            Self::Read(reading) => reading.broken || reading.is_empty(),
         }
     }
 }

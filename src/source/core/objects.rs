@@ -46,7 +46,7 @@ impl Objects {
         // The file of the last good data comes first: with what it says, or else with those.
         self.take(listing, &before, |file, kept| kept.is_some_and(|kept| kept.file == file.name));
         for (key, kept) in &before {
-            if !self.kept.contains_key(key) && may_hold(listing, &kept.file, key) {
+            if !self.kept.contains_key(key) && may_hold(listing, &kept.file) {
                 self.kept.insert(key.clone(), kept.clone());
             }
         }
@@ -156,25 +156,9 @@ fn chosen(old: Option<&Arc<DataObject>>, new: &Arc<DataObject>) -> Arc<DataObjec
     }
 }
 
-/// Whether a file may still hold an object that it does not show: it can't be read, or a broken
-/// document has the object's name or none.
-fn may_hold(listing: &Listing, file: &str, key: &ObjectKey) -> bool {
-    let Some(file) = listing.files.iter().find(|listed| *listed.name == *file) else {
-        return false;
-    };
-    match &file.look {
-        EntryLook::Unread(_) | EntryLook::Settling => true,
-        EntryLook::Skipped { manifest_name, .. } => *manifest_name,
-        EntryLook::Read(reading) => {
-            let broken = |key_of: Option<&ObjectKey>| key_of.is_none_or(|other| other == key);
-            reading
-                .objects
-                .iter()
-                .any(|document| document.result.is_err() && broken(document.key.as_ref()))
-                || reading.documents.iter().any(|d| d.key.is_none() && d.result.is_err())
-                || reading.is_empty()
-        }
-    }
+/// Whether a file may still hold an object that it does not show.
+fn may_hold(listing: &Listing, file: &str) -> bool {
+    listing.files.iter().any(|listed| *listed.name == *file && listed.look.holds())
 }
 
 #[cfg(test)]

@@ -10,6 +10,10 @@ use std::collections::BTreeMap;
 const LOST: &str = "the record of the manifests accepted earlier was lost, and there are none here: \
                     nothing is removed until there are";
 
+/// Said of a pod that a file with mistakes does not show.
+const UNSHOWN: &str = "the pod is not in the file any more, which has mistakes: \
+                       it is removed if it is not there when they are corrected";
+
 impl State {
     /// What is wrong with the source itself, and with what it remembers.
     pub(super) fn trouble(&self) -> Option<String> {
@@ -164,7 +168,19 @@ fn file_verdicts(
         EntryLook::Read(reading) => {
             let pods =
                 reading.documents.iter().map(|document| document_verdict(file, document, kept));
-            let mut all: Vec<FileVerdict> = pods.chain(objects.verdicts(file)).collect();
+            let unshown = from_here().filter(|(key, kept)| {
+                let shown = |document: &Document| document.key.as_ref() == Some(*key);
+                reading.broken && !kept.is_current() && !reading.documents.iter().any(shown)
+            });
+            let unshown = unshown.map(|(key, kept)| FileVerdict::Rejected {
+                key: Some(key.clone()),
+                object: None,
+                position: Position { line: kept.origin().line, column: 0 },
+                problems: vec![problem(UNSHOWN.to_owned())],
+                last_good: true,
+            });
+            let verdicts = pods.chain(objects.verdicts(file)).chain(unshown);
+            let mut all: Vec<FileVerdict> = verdicts.collect();
             // The first one makes room for four, and most files have one document.
             all.shrink_to_fit();
             all

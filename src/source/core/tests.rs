@@ -74,15 +74,14 @@ fn listing(text: &str) -> Listing {
             }
             "d" => EntryLook::Skipped { reason: "a directory".to_owned(), manifest_name: true },
             "-" => EntryLook::Skipped { reason: "a backup file".to_owned(), manifest_name: false },
-            documents => EntryLook::Read(Arc::new(ParsedFile {
-                documents: documents
+            documents => {
+                let documents = documents
                     .split(' ')
                     .enumerate()
                     .filter(|(_, text)| *text != "#")
-                    .map(|(index, text)| document(text, name, index))
-                    .collect(),
-                ..ParsedFile::default()
-            })),
+                    .map(|(index, text)| document(text, name, index));
+                EntryLook::Read(Arc::new(ParsedFile::new(documents.collect(), Vec::new())))
+            }
         };
         Listed { name: name.into(), location: format!("/m/{name}").into(), look }
     });
@@ -177,6 +176,18 @@ fn scenarios() {
                 (7000, "1 | a: !web !db", "a/db@2? a/web@1?"),
                 (8000, "1 | a: ! db@2", "a/db@2 a/web@1?"),
                 (9000, "1 | a: web@3 db@2", "a/db@2 a/web@3"),
+            ],
+        ),
+        (
+            "a pod leaves a file only when the whole file is valid",
+            &[
+                (0, "1 | a: web@1 db@1", "a/db@1 a/web@1"),
+                (1000, "1 | a: !web", "a/db@1? a/web@1?"),
+                (2000, "1 | a: !web", "a/db@1? a/web@1?"),
+                (3000, "1 | a: !www db@1", "a/db@1 a/web@1?"),
+                (4000, "1 | a: web@2 !d", "a/db@1? a/web@2"),
+                (5000, "1 | a: web@2", "a/db@1? a/web@2 wake 5200"),
+                (5200, "1 | a: web@2", "a/web@2"),
             ],
         ),
         (
@@ -697,6 +708,8 @@ fn every_file_gets_its_verdict() {
             "/m/a: ? line 1 kept: does not parse\n\
              /m/b: default/db line 1 kept: bad\n\
              /m/c: ? line 1 kept: bad\n\
+             /m/c: default/x line 1 kept: the pod is not in the file any more, which has mistakes: it \
+             is removed if it is not there when they are corrected\n\
              /m/d: ? line 0 kept: a directory\n\
              /m/e: default/z accepted\n\
              /m/f: default/v line 1 kept: the file is gone\n",

@@ -50,7 +50,7 @@ fn listing(text: &str) -> Listing {
             documents => {
                 let all = documents.split(' ').enumerate();
                 let objects = all.map(|(index, text)| document(text, name, index)).collect();
-                EntryLook::Read(Arc::new(ParsedFile { objects, ..ParsedFile::default() }))
+                EntryLook::Read(Arc::new(ParsedFile::new(Vec::new(), objects)))
             }
         };
         Listed { name: name.into(), location: format!("/m/{name}").into(), look }
@@ -100,7 +100,9 @@ fn the_last_good_data_stay_while_a_document_is_broken() {
         (&["a: web=1", "a: web?"], "web=1"),
         (&["a: web=1", "a: web?", "a: web=3"], "web=3"),
         (&["a: web=1 db=2", "a: web? db=3"], "db=3 web=1"),
-        (&["a: web=1 db=2", "a: web?"], "web=1"),
+        (&["a: web=1 db=2", "a: web?"], "db=2 web=1"),
+        (&["a: web=1 db=2", "a: other?"], "db=2 web=1"),
+        (&["a: web=1 db=2", "a: web?", "a: web=3"], "web=3"),
         (&["a: web=1 db=2", "a: ?"], "db=2 web=1"),
         (&["a: web=1", "a: {"], "web=1"),
         (&["a: web=1", "a: ~"], "web=1"),
