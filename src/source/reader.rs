@@ -181,3 +181,42 @@ fn document(decoded: DecodedDocument) -> Document {
         warnings: decoded.warnings,
     }
 }
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "tests")]
+
+    use super::*;
+
+    const POD: &str = "apiVersion: v1\nkind: Pod\nmetadata:\n  name: web\n\
+                       spec:\n  containers:\n  - {name: c, image: i}\n";
+    const CONFIG: &str = "apiVersion: v1\nkind: ConfigMap\nmetadata:\n  name: settings\n";
+
+    fn read(accepts: Accepts, documents: &[&str]) -> ParsedFile {
+        let reader = Reader {
+            kind: SourceKind::File,
+            accepts,
+            credentials: CredentialsDirectory::None,
+            node_name: "node".into(),
+            settings: Arc::default(),
+        };
+        let text = documents.join("---\n");
+        reader.read(text.as_bytes(), "/m/a.yaml", &[], Timestamp::UNIX_EPOCH, None).unwrap()
+    }
+
+    #[test]
+    fn a_document_that_belongs_elsewhere_is_no_mistake() {
+        for accepts in [Accepts::All, Accepts::Pods, Accepts::Objects] {
+            assert!(!read(accepts, &[POD, CONFIG]).broken, "{accepts:?}");
+        }
+        let refused = read(Accepts::Pods, &[POD, CONFIG]);
+        assert!(refused.documents[0].result.is_ok() && refused.objects[0].result.is_err());
+    }
+
+    #[test]
+    fn a_missing_line_between_documents_is_a_mistake() {
+        for text in [format!("{CONFIG}{POD}"), format!("{POD}{CONFIG}")] {
+            assert!(read(Accepts::All, &[&text]).broken, "{text}");
+        }
+    }
+}
