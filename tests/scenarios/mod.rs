@@ -215,6 +215,7 @@ macro_rules! real_scenarios {
             edits::a_mount_over_the_manifests_keeps_their_pods,
             propagation::a_mount_of_a_container_is_seen_where_it_is_to_be,
             propagation::a_mount_in_a_host_path_outlives_its_pod,
+            propagation::a_mount_on_the_volume_itself_lets_containers_restart,
             restart_rules::exit_codes_decide_about_restarts,
             restart_rules::an_exit_code_restarts_all_containers,
             fields::resources_become_cgroups,

@@ -63,6 +63,40 @@ pub fn a_mount_of_a_container_is_seen_where_it_is_to_be(kind: Kind) {
     world.finish();
 }
 
+/// A sidecar mounts a file system on the volume that it shares with another container: that one is
+/// restarted all the same, and sees it.
+pub fn a_mount_on_the_volume_itself_lets_containers_restart(kind: Kind) {
+    let world = World::start(kind);
+    let makes = "mkdir /made; echo made >/made/file; mount --bind /made /volume";
+    let pod = Pod::with_main("web", &format!("{makes}; {FOREVER}"))
+        .set("containers/0/securityContext", json!({ "privileged": true }))
+        .container("told", FOREVER);
+    let pod = mounted(mounted(pod, 0, "Bidirectional"), 1, "HostToContainer");
+    world.drop_pod(&pod.set("volumes", json!([{ "name": "volume", "emptyDir": {} }])));
+    let uid = world.wait_running("web").pod("web").unwrap().uid.clone();
+    let file = "/volume/file";
+    let told = || Process::of(&world, "web", "told");
+    world.wait_until("the other container sees the mount", || told().path(file).exists(), |it| *it);
+    world.kill_container(&world.running_id("web", "told"));
+    world.wait("the other container is restarted", |status| {
+        status.container("web", "told").is_some_and(|told| {
+            told.restart_count == 1 && told.state.as_ref().is_some_and(|it| it.running.is_some())
+        })
+    });
+    assert!(told().path(file).exists());
+    world.remove("web.yaml");
+    let volume = world.agent.root_dir().join("pods").join(uid.as_str());
+    let volume = volume.join("volumes/kubernetes.io~empty-dir/volume");
+    let named = format!("{:?} is still mounted", volume.display().to_string());
+    world.wait("the pod that leaves names the mount", |status| {
+        let pod = status.pod("web");
+        pod.and_then(|pod| pod.waiting.as_ref()).is_some_and(|why| why.contains(&named))
+    });
+    umount(&volume).unwrap();
+    world.wait_gone("web");
+    world.finish();
+}
+
 /// What a container mounts below a hostPath is the host's: other pods see it, and it outlives its
 /// pod, as with the kubelet.
 pub fn a_mount_in_a_host_path_outlives_its_pod(kind: Kind) {
