@@ -154,8 +154,13 @@ impl Walker {
             let path = path_of(&entry.key);
             match seen.entry(&entry.key) {
                 hash_map::Entry::Occupied(first) => {
+                    let hint = match &*path {
+                        // Two documents that are read as one.
+                        "kind" => ": a line \"---\" goes between two documents",
+                        _ => "",
+                    };
                     let message = format!(
-                        "Duplicate value: {}: this key was written before, at line {}",
+                        "Duplicate value: {}: this key was written before, at line {}{hint}",
                         show(&Json::from(entry.key.clone())),
                         first.get().line
                     );
