@@ -284,7 +284,7 @@ impl Report {
             ends: BTreeMap::new(),
             view: Arc::new(SourceView::empty(SourceKind::File, "")),
         };
-        let desired = merge(&[Arc::new(snapshot)], &|_| None);
+        let desired = merge(&[Arc::new(snapshot)], &|_| None, &|_| None);
         for duplicate in &desired.duplicates {
             self.wrong(format!("{}: {}", duplicate.dropped.location, duplicate.message));
         }

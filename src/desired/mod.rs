@@ -1,8 +1,10 @@
 //! Merges what the sources want into one pod per name.
 //!
-//! If two manifests have the same name, the one whose pod runs is used. While none of them runs, it
-//! is the first by source kind, location and place in the file, so that the choice does not change
-//! by itself. The other one gets a verdict that names both places.
+//! If two manifests have the same name, the one that is in use stays in use, also when it is edited.
+//! It is recognized by its source and location, because an edit changes the uid. If that does not
+//! decide, the manifest whose pod runs is used, and then the first by source kind, location and
+//! place in the file. So the choice does not change by itself. The other manifest gets a verdict
+//! that names both places.
 
 use crate::model::{
     DesiredPod, Order as _, Origin, PodEnd, PodKey, PodUid, SourceKind, SourceView,
@@ -83,13 +85,14 @@ pub struct Desired {
     pub complete: Completeness,
 }
 
-/// Merges what the sources want. `running` returns the uid that runs, or is being started, under a
-/// name.
+/// Merges what the sources want. For a name, `in_use` returns the place of the manifest that is in
+/// use, and `running` the uid that runs or is being started.
 ///
 /// Without any source the knowledge is complete, and nothing is wanted.
 #[must_use]
 pub fn merge<'a>(
     sources: &'a [Arc<SourceSnapshot>],
+    in_use: &dyn Fn(&PodKey) -> Option<&'a Origin>,
     running: &dyn Fn(&PodKey) -> Option<PodUid>,
 ) -> Desired {
     let of_source =
@@ -97,7 +100,13 @@ pub fn merge<'a>(
     let mut candidates: Vec<(&Arc<DesiredPod>, &Arc<SourceSnapshot>)> =
         sources.iter().flat_map(of_source).collect();
     candidates.order_by(|(a, _), (b, _)| {
-        let loses = |pod: &DesiredPod| running(&pod.key).as_ref() != Some(&pod.uid);
+        let loses = |pod: &DesiredPod| {
+            let elsewhere = |used: &Origin| {
+                (used.source != pod.origin.source, used.location != pod.origin.location)
+            };
+            let elsewhere = in_use(&pod.key).map_or((true, true), elsewhere);
+            (elsewhere, running(&pod.key).as_ref() != Some(&pod.uid))
+        };
         (loses(a), &a.origin).cmp(&(loses(b), &b.origin))
     });
     let mut pods: BTreeMap<PodKey, Arc<DesiredPod>> = BTreeMap::new();

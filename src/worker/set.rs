@@ -333,7 +333,8 @@ impl WorkerSet {
         let snapshots: Vec<Arc<SourceSnapshot>> =
             self.sources.iter_mut().map(|s| Arc::clone(&s.borrow_and_update())).collect();
         let state = &self.state;
-        let desired = merge(&snapshots, &|key| state.standing_uid(key).cloned());
+        let running = |key: &PodKey| state.standing_uid(key).cloned();
+        let desired = merge(&snapshots, &|key| state.in_use(key), &running);
         self.state.desired = desired;
         self.state.roll_back();
         self.state.order = StartOrder::new(&self.state.desired.pods, &self.node.name);

@@ -4,7 +4,9 @@ use super::{admit::Admitted, asked::Pending};
 use crate::{
     admission::{Progress, StartOrder},
     desired::{Completeness, Desired},
-    model::{MachineState, NodeObjects, ObservedPod, PodKey, PodUid, PressureOrders, RuntimeView},
+    model::{
+        MachineState, NodeObjects, ObservedPod, Origin, PodKey, PodUid, PressureOrders, RuntimeView,
+    },
     plan::{Occupancy, Rollout, Wish},
     podspec::is_static,
     store::PodRecord,
@@ -164,6 +166,13 @@ impl State {
         let shown = self.workers.get(key).and_then(|handle| handle.shown.as_ref());
         let recorded = || self.recorded(key).first().map(|recorded| &recorded.uid);
         shown.or_else(recorded).or_else(|| self.occupancy(key)?.newest_own_uid())
+    }
+
+    /// The place of the manifest that is in use for a name: the one that the last merge of the
+    /// sources has chosen. Before the first merge, it is that of the first record of an earlier run.
+    pub(super) fn in_use(&self, key: &PodKey) -> Option<&Origin> {
+        let recorded = || self.records.get(key)?.first()?.origin.as_ref();
+        self.desired.pods.get(key).map(|pod| &pod.origin).or_else(recorded)
     }
 
     /// True when this agent has anything of an incarnation under a name.

@@ -8,6 +8,7 @@ use crate::{
         MachineState, NetworkMode, ObservedPod, ObservedSandbox, Origin, SandboxState, Shutdown,
         ShutdownPeriods, SourceKind, k8s,
     },
+    store::PodRecord,
     worker,
 };
 use tokio::sync::watch;
@@ -107,6 +108,19 @@ fn the_shown_uid_comes_before_records_and_sandboxes() {
     assert_eq!(standing(&all()).as_deref(), Some("b"));
     assert_eq!(standing(&with_worker(all(), None)).as_deref(), Some("b"));
     assert_eq!(standing(&with_worker(all(), Some("a"))).as_deref(), Some("a"));
+}
+
+#[test]
+fn the_manifest_in_use_is_the_one_merged_last_or_recorded() {
+    let in_use = |state: &State| state.in_use(&web()).map(|origin| origin.location.to_string());
+    let mut state = state(&[recorded("a", false)], &["a"]);
+    assert_eq!(in_use(&state), None);
+    let origin = Origin { location: "old.yaml".into(), ..desired("a").origin.clone() };
+    let record = PodRecord::new(web(), "a".into(), pod_of(SourceKind::File));
+    state.records.insert(web(), vec![PodRecord { origin: Some(origin), ..record }]);
+    assert_eq!(in_use(&state).as_deref(), Some("old.yaml"));
+    state.desired.pods.insert(web(), desired("b"));
+    assert_eq!(in_use(&state).as_deref(), Some("web.yaml"));
 }
 
 #[test]
