@@ -46,7 +46,7 @@ pub struct FailedRevision {
 pub enum Trial {
     /// The revision is not on trial.
     None,
-    /// It has until this boot time.
+    /// It has until this boot time, or longer if the machine is suspended before.
     Until(Duration),
     Passed,
     /// Why it is rolled back, one sentence.
@@ -59,9 +59,9 @@ pub struct TrialInput<'a> {
     pub wished: &'a DesiredPod,
     pub memory: &'a PodMemory,
     pub terminal: Option<&'a Terminal>,
-    /// The boot time at which this run of the agent first saw the revision run, or held for lack of
-    /// room.
-    pub began: Duration,
+    /// The time since this run of the agent first saw the revision run, or held for lack of room.
+    /// Time in which the machine was suspended is left out: the pod could not become Ready in it.
+    pub tried_for: Duration,
     /// Why the pod is not Ready: the message of its condition.
     pub not_ready: Option<&'a str>,
 }
@@ -153,9 +153,9 @@ impl Rollout {
             return Trial::Failed("its pod has Failed".to_owned());
         }
         let seconds = seconds_of(&wished.pod, PROGRESS_DEADLINE_SECONDS, PROGRESS_DEADLINE);
-        let until = input.began + Duration::from_secs(seconds.into());
-        if now.boot < until {
-            return Trial::Until(until);
+        let left = Duration::from_secs(seconds.into()).saturating_sub(input.tried_for);
+        if !left.is_zero() {
+            return Trial::Until(now.boot + left);
         }
         // One that became Ready in time may stay Ready for long enough.
         if let Readiness::Since(since) = input.memory.of(&wished.uid).readiness {

@@ -93,7 +93,7 @@ pub(super) struct Worker {
     /// The image of a new revision that is being fetched.
     pub(super) fetching: Option<Fetching>,
     pub(super) rollout: Rollout,
-    /// The revision that was seen to run first, and the boot time of that.
+    /// The revision that was seen to run first, and the time of that as [`clock::awake`].
     pub(super) trial_began: Option<(Box<str>, Duration)>,
     /// The number of the last request of a person that was taken over.
     asked: u64,

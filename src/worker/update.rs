@@ -177,11 +177,12 @@ impl Worker {
             self.trial_began = None;
             return proven_at;
         }
+        let awake = clock::awake();
         let began = match &self.trial_began {
             Some((revision, began)) if *revision == wished.revision => *began,
             Some(_) | None => {
-                self.trial_began = Some((wished.revision.clone(), now.boot));
-                now.boot
+                self.trial_began = Some((wished.revision.clone(), awake));
+                awake
             }
         };
         let not_ready = ready.filter(|_| !is_ready).and_then(|ready| ready.message.clone());
@@ -189,7 +190,7 @@ impl Worker {
             wished,
             memory: &self.memory,
             terminal,
-            began,
+            tried_for: awake.saturating_sub(began),
             not_ready: not_ready.as_deref(),
         };
         match self.rollout.judge(&trial, now) {

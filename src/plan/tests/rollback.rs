@@ -20,6 +20,8 @@ fn revision(uid: &str, annotations: &[(&str, &str)]) -> DesiredPod {
 const TRIED: [(&str, &str); 3] =
     [(ROLLBACK, "true"), (PROGRESS_DEADLINE_SECONDS, "60"), (MIN_READY_SECONDS, "5")];
 
+const BEGAN: Duration = Duration::from_secs(1000);
+
 /// Pod `a` runs; it is proven if it says so.
 fn running(proven: bool) -> World {
     let mut world = World::of(&json!({"containers": [container("web")]}));
@@ -38,14 +40,21 @@ fn failed_end() -> Terminal {
     Terminal::of_phase(TerminalPhase::Failed)
 }
 
+/// Judges a trial that began at boot time [`BEGAN`], in which the machine was not suspended.
 fn judge(world: &World, rollout: &Rollout, wished: &DesiredPod, end: Option<&Terminal>) -> Trial {
-    let trial = TrialInput {
-        wished,
-        memory: &world.memory,
-        terminal: end,
-        began: Duration::from_secs(1000),
-        not_ready: Some("containers with unready status: [web]"),
-    };
+    judge_after(world.now.boot.saturating_sub(BEGAN), world, rollout, wished, end)
+}
+
+fn judge_after(
+    tried_for: Duration,
+    world: &World,
+    rollout: &Rollout,
+    wished: &DesiredPod,
+    terminal: Option<&Terminal>,
+) -> Trial {
+    let not_ready = Some("containers with unready status: [web]");
+    let memory = &world.memory;
+    let trial = TrialInput { wished, memory, terminal, tried_for, not_ready };
     rollout.judge(&trial, world.now)
 }
 
@@ -121,6 +130,20 @@ fn a_trial_ends_by_its_deadline_or_with_the_pod() {
     // The pod of the world stands in for the new revision.
     let proven = DesiredPod { uid: "a".into(), ..wished };
     assert_eq!(judge(&world, &rollout, &proven, None), Trial::Passed);
+}
+
+#[test]
+fn the_deadline_of_a_trial_does_not_run_during_a_suspend() {
+    let mut world = running(true);
+    let wished = revision("b", &TRIED);
+    let rollout = taken_over(&world, &Rollout::default(), &wished);
+    let after = |seconds, world: &World| {
+        judge_after(Duration::from_secs(seconds), world, &rollout, &wished, None)
+    };
+    world.pass_time(Duration::from_secs(3600));
+    let until = world.now.boot + Duration::from_secs(50);
+    assert_eq!(after(10, &world), Trial::Until(until), "it was awake for 10 s");
+    assert!(matches!(after(60, &world), Trial::Failed(_)));
 }
 
 #[test]
