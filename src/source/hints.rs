@@ -171,13 +171,12 @@ fn take_in<'a>(
                 Hint::Now
             }
             Some(name) => match &watched.main {
-                Some((main, only)) if *main == event.wd => {
-                    if only.as_ref().is_none_or(|only| only == name) {
-                        files.take_in(name, event.mask, now)
-                    } else {
-                        Hint::None
-                    }
+                Some((main, only))
+                    if *main == event.wd && only.as_ref().is_none_or(|only| only == name) =>
+                {
+                    files.take_in(name, event.mask, now)
                 }
+                // The path of a single file may lead through a link beside it.
                 Some(_) | None => {
                     let around = watched.around.iter();
                     let mut matching = around.filter(|(wd, _)| *wd == event.wd);
@@ -308,6 +307,7 @@ fn places(path: &Path) -> Vec<(PathBuf, OsString)> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::os::unix::fs::symlink;
 
     const LONGEST: Duration = Duration::from_secs(10);
 
@@ -365,6 +365,30 @@ mod tests {
         event(&mut files, "0.yaml", EventMask::MODIFY, 9);
         assert_eq!(files.open.len(), MAX_OPEN);
         assert_eq!(open_at(&mut files, 11), names(&["0.yaml"]));
+    }
+
+    #[test]
+    fn a_link_beside_a_single_file_can_replace_it() {
+        let root = tempfile::tempdir().unwrap();
+        let at = |name: &str| root.path().join(name);
+        for revision in ["v1", "v2"] {
+            fs::create_dir(at(revision)).unwrap();
+            fs::write(at(revision).join("web.yaml"), revision).unwrap();
+        }
+        symlink("v1", at("current")).unwrap();
+        symlink("current/web.yaml", at("web.yaml")).unwrap();
+        let mut inotify = Inotify::init().unwrap();
+        let watched = arm(&mut inotify.watches(), Watched::default(), &at("web.yaml"));
+        let (mut files, mut buffer) = (FileHints::default(), [0; 1024]);
+        let mut hint = || {
+            let events = inotify.read_events(&mut buffer).unwrap();
+            take_in(events, &watched, &mut files, LONGEST)
+        };
+        fs::write(at("api.yaml"), "another file").unwrap();
+        symlink("v2", at("next")).unwrap();
+        assert_eq!(hint(), Hint::None);
+        fs::rename(at("next"), at("current")).unwrap();
+        assert_eq!(hint(), Hint::Now);
     }
 
     #[test]
