@@ -26,6 +26,7 @@ const FIRST_LOOK: Duration = Duration::from_millis(100);
 const LOGIND: &str = "org.freedesktop.login1";
 const OBJECT: &str = "/org/freedesktop/login1";
 const MANAGER: &str = "org.freedesktop.login1.Manager";
+const SYSTEMD: &str = "org.freedesktop.systemd1";
 const BUS: &str = "org.freedesktop.DBus";
 /// The match rules of the signals.
 const SIGNALS: [&str; 2] = [
@@ -116,12 +117,14 @@ impl Logind {
 
     /// Makes logind read its configuration again, and waits until its longest delay is at least
     /// `wanted`. Returns the longest delay in the end.
+    ///
+    /// # Errors
+    /// [`LogindError::Refused`] also where there is no systemd to send the signal (elogind).
     pub(super) async fn reload(&self, wanted: Duration) -> Result<Duration, LogindError> {
         const HANGUP: i32 = 1;
-        let to = "org.freedesktop.systemd1";
         let (object, interface) = ("/org/freedesktop/systemd1", "org.freedesktop.systemd1.Manager");
         let arguments = ("systemd-logind.service", "all", HANGUP);
-        self.call::<_, ()>((to, object, interface), "KillUnit", &arguments).await?;
+        self.call::<_, ()>((SYSTEMD, object, interface), "KillUnit", &arguments).await?;
         let mut pause = FIRST_LOOK;
         for _ in 1..LOOKS {
             tokio::time::sleep(pause).await;
@@ -204,7 +207,7 @@ impl Logind {
         R: serde::de::DeserializeOwned + zbus::Type,
     {
         let called = dbus::call(&self.connection, place, method, body);
-        called.await.map_err(|error| refused(method, error))
+        called.await.map_err(|error| refused(place.0, method, error))
     }
 }
 
@@ -212,10 +215,13 @@ fn broken(error: &(impl std::error::Error + ?Sized)) -> LogindError {
     LogindError::Broken(error.to_string())
 }
 
-fn refused(call: &'static str, error: CallError) -> LogindError {
+fn refused(to: &str, call: &'static str, error: CallError) -> LogindError {
     // Errors of the bus while logind restarts.
     match error.broken_if(&["Disconnected", "NoReply", "TimedOut", "Timeout"]) {
-        CallError::Refused { name, .. } if NOBODY.contains(&name.as_str()) => LogindError::NoLogind,
+        // A missing systemd says nothing about logind.
+        CallError::Refused { name, .. } if to != SYSTEMD && NOBODY.contains(&name.as_str()) => {
+            LogindError::NoLogind
+        }
         CallError::Refused { name, message } => {
             LogindError::Refused { call, message: format!("{name}: {message}") }
         }

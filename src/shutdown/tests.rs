@@ -176,6 +176,16 @@ async fn a_delay_that_stays_too_short_is_told_and_used() {
 }
 
 #[tokio::test]
+async fn the_lock_of_a_logind_without_systemd_is_taken() {
+    let bench = bench(&[30], |logind| logind.set(|state| state.without_systemd = true));
+    bench.until((1, 1), |bench| bench.logind.locks()).await;
+    let told = "pods need 30s when the machine shuts down, but logind's InhibitDelayMaxSec is 5s: \
+                KillUnit: org.freedesktop.DBus.Error.ServiceUnknown: nobody";
+    bench.until(vec![told.to_owned()], |bench| bench.trouble.borrow().clone()).await;
+    assert_eq!(bench.logind.connections(), 1, "the connection is kept");
+}
+
+#[tokio::test]
 async fn the_lock_is_held_while_the_bus_is_away() {
     let mut bench = bench(&[60], |_| {});
     bench.until((1, 1), |bench| bench.logind.locks()).await;

@@ -40,6 +40,8 @@ pub struct State {
     pub preparing: bool,
     /// `InhibitDelayMaxUSec`
     pub delay: Duration,
+    /// There is no systemd that could make it read its configuration again.
+    pub without_systemd: bool,
     /// The file that can change it.
     pub drop_in: Option<PathBuf>,
     calls: Vec<String>,
@@ -64,6 +66,7 @@ impl FakeLogind {
             answers_after: Duration::ZERO,
             preparing: false,
             delay: Duration::from_secs(5),
+            without_systemd: false,
             drop_in: Some(drop_in.to_owned()),
             calls: Vec::new(),
             locks: Vec::new(),
@@ -181,9 +184,10 @@ fn answer(message: &Message, state: &Mutex<State>) -> Message {
     let mut state = state.lock().unwrap();
     let method = header.member().unwrap().as_str();
     let to_logind = header.destination().is_some_and(|to| to.as_str() == LOGIND);
-    if let Some(error) = state.away
-        && (to_logind || method == "GetNameOwner")
-    {
+    let away = state.away.filter(|_| to_logind || method == "GetNameOwner");
+    let no_systemd = state.without_systemd && method == "KillUnit";
+    let unknown = no_systemd.then_some("org.freedesktop.DBus.Error.ServiceUnknown");
+    if let Some(error) = away.or(unknown) {
         let refusal = Message::error(&header, error).sender("org.freedesktop.DBus");
         return refusal.build(&"nobody").unwrap();
     }
