@@ -3,7 +3,7 @@
 
 use super::{HostFileError, HostFiles, gzip, io_error, logs::for_each_name};
 use crate::{
-    log_rotation::files::{OldFile, SETTLED, SetAside, compressed_name, plain_name},
+    log_rotation::files::{OldFile, SETTLED, SetAside, compressed_name, is_stamp, plain_name},
     model::{LogKind, LogName, PodKey, PodUid},
 };
 use jiff::Timestamp;
@@ -137,8 +137,9 @@ impl HostFiles {
         result.map(|()| tidied)
     }
 
-    /// Every log file of the pods: the bytes of all, and the files that were set aside. What can't
-    /// be read is left out, and so are files beyond a number that no honest node has.
+    /// Every log file of the pods: the bytes of all, and the files that rotations set aside. Files
+    /// of other programs beside them count and are never offered for removal. What can't be read is
+    /// left out, and so are files beyond a number that no honest node has.
     #[must_use]
     pub fn measure_logs(
         &self,
@@ -162,6 +163,7 @@ impl HostFiles {
                     let size = u64::try_from(stat.st_size).unwrap_or(0);
                     total = total.saturating_add(size);
                     if let LogKind::SetAside { stamp, .. } = parsed.kind
+                        && is_stamp(stamp)
                         && old.len() < MOST_NAMES
                     {
                         place.restart_count = parsed.restart_count;

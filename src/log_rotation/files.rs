@@ -39,7 +39,7 @@ impl SetAside {
                 LogKind::Current => {}
                 LogKind::Unfinished => found.unfinished.push(name.to_owned()),
                 LogKind::SetAside { stamp, compressed } => {
-                    if time_of(stamp).is_some() {
+                    if is_stamp(stamp) {
                         let forms = found.stamps.entry(stamp.to_owned()).or_default();
                         forms.plain |= !compressed;
                         forms.compressed |= compressed;
@@ -108,6 +108,13 @@ pub fn compressed_name(restart_count: u32, stamp: &str) -> String {
 /// `20261124-123548.123456`
 fn stamp_of(time: DateTime) -> String {
     format!("{}.{:06}", time.strftime("%Y%m%d-%H%M%S"), time.subsec_nanosecond() / 1000)
+}
+
+/// True for the stamp of a rotation. A file with another text at this place of its name is another
+/// program's.
+#[must_use]
+pub fn is_stamp(text: &str) -> bool {
+    time_of(text).is_some()
 }
 
 /// The time of a stamp of ours, or of one of the kubelet's, which has no fraction.

@@ -223,6 +223,19 @@ fn logs_of_all_pods_are_measured_and_removed() {
 }
 
 #[test]
+fn log_files_of_other_programs_count_and_are_not_offered() {
+    let logs = logs();
+    for name in ["3.log.1", "3.log.2.gz", "3.log.keep", "3.log.20260101-000001"] {
+        logs.write(name, "12");
+    }
+    let pods = [(logs.place.key.clone(), logs.place.uid.clone(), vec!["main".into()])];
+    let (total, old) = logs.files.measure_logs(&pods);
+    assert_eq!(total, 8);
+    let offered: Vec<_> = old.iter().map(|old| &*old.stamp).collect();
+    assert_eq!(offered, ["20260101-000001"]);
+}
+
+#[test]
 fn a_directory_that_is_gone_has_nothing_to_rotate() {
     let logs = logs();
     fs::remove_dir_all(Path::new(&logs.path)).unwrap();
