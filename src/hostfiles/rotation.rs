@@ -14,7 +14,7 @@ use nix::{
     sys::time::TimeSpec,
     unistd::{UnlinkatFlags, unlinkat},
 };
-use rustix::fs::{RenameFlags, renameat_with};
+use rustix::fs::{RenameFlags, renameat, renameat_with, statat};
 use std::{fs::File, io, os::fd::OwnedFd, path::PathBuf, time::Duration};
 
 /// The log files of one directory that are looked at in one go, and the files set aside that all
@@ -239,7 +239,28 @@ impl Directory {
     /// Replaces nothing.
     fn rename(&self, from: &str, to: &str) -> Result<(), HostFileError> {
         renameat_with(&self.fd, from, &self.fd, to, RenameFlags::NOREPLACE)
+            .or_else(|errno| self.rename_without_flag(errno, from, to))
             .map_err(|errno| self.failed("rename", from, errno.into()))
+    }
+
+    /// Renames where the file system does not know `NOREPLACE` (NFS, 9p, FUSE), which `refused`
+    /// says. A file that appears between the look at `to` and the rename is replaced: such a file
+    /// system has no better way.
+    fn rename_without_flag(
+        &self,
+        refused: rustix::io::Errno,
+        from: &str,
+        to: &str,
+    ) -> rustix::io::Result<()> {
+        use rustix::io::Errno;
+        if refused != Errno::INVAL && refused != Errno::NOSYS {
+            return Err(refused);
+        }
+        match statat(&self.fd, to, rustix::fs::AtFlags::SYMLINK_NOFOLLOW) {
+            Ok(_) => Err(Errno::EXIST),
+            Err(Errno::NOENT) => renameat(&self.fd, from, &self.fd, to),
+            Err(errno) => Err(errno),
+        }
     }
 
     /// Replaces a plain file by a compressed one with the same mode and modification time. False:

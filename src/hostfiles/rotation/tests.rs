@@ -116,6 +116,27 @@ fn a_log_is_put_back_unless_there_is_a_new_one() {
 }
 
 #[test]
+fn nothing_is_replaced_without_the_rename_flag_either() {
+    use rustix::io::Errno;
+    let logs = logs();
+    let directory = logs.files.log_directory(&logs.place).unwrap().unwrap();
+    symlink("nowhere", logs.path.join("link")).unwrap();
+    for refused in [Errno::INVAL, Errno::NOSYS] {
+        logs.write("3.log", "now");
+        let rename = |to| directory.rename_without_flag(refused, "3.log", to);
+        assert_eq!(rename("3.log.20260101-000001"), Ok(()));
+        logs.write("3.log", "new");
+        assert_eq!(rename("3.log.20260101-000001"), Err(Errno::EXIST));
+        assert_eq!(rename("link"), Err(Errno::EXIST));
+        logs.expect(&["3.log", "3.log.20260101-000001", "link"]);
+        assert_eq!(logs.read("3.log.20260101-000001"), "now");
+        fs::remove_file(logs.path.join("3.log.20260101-000001")).unwrap();
+    }
+    let other = directory.rename_without_flag(Errno::ACCESS, "3.log", "3.log.20260101-000001");
+    assert_eq!(other, Err(Errno::ACCESS), "the flag is not to blame");
+}
+
+#[test]
 fn old_files_are_compressed_with_mode_and_time() {
     let logs = logs();
     let minute = Duration::from_secs(60);
