@@ -23,7 +23,8 @@ pub(super) struct DiskTrack {
     step: DiskStep,
     /// Boot time of the last removal of dead containers.
     dead_removed: Option<Duration>,
-    /// Boot time of the last removal of images for each signal.
+    /// Boot time of the last removal of images for each signal, unless it freed what was missing:
+    /// then there may be more unused images.
     images_removed: BTreeMap<Signal, Duration>,
 }
 
@@ -215,6 +216,12 @@ impl Relief {
             DiskStep::ClearingDead { .. } => self.disk.dead_removed = Some(seen.now.boot),
             // A pod that had ended before its eviction leaves dead containers.
             DiskStep::Leaving(_) => self.disk.dead_removed = None,
+            // Ends with the last unused image, because each of these steps removed one.
+            DiskStep::FreeingImages { signal, expected, freed: Some(freed), .. }
+                if counts_bytes(*signal) && freed.images > 0 && freed.bytes >= *expected =>
+            {
+                self.disk.images_removed.remove(signal);
+            }
             DiskStep::Idle
             | DiskStep::Measuring(_)
             | DiskStep::Measured(..)

@@ -33,6 +33,34 @@ fn dead_containers_go_first_then_images_then_a_pod() {
 }
 
 #[test]
+fn images_are_removed_until_they_free_too_little() {
+    let mut world = hard_disk();
+    world.run(disk_hog("hog"));
+    world.read(Signal::NodefsAvailable, 60 * MI);
+    for _ in 0..3 {
+        assert_eq!(world.round(500), ["free images"]);
+        world.relief.fold(freed(1, 40));
+        assert_eq!(world.round(500), ["removed 1 unused images"], "the disk is filled again");
+    }
+    assert_eq!(world.round(500), ["free images"]);
+    world.relief.fold(freed(1, 39));
+    assert_eq!(world.round(500), ["removed 1 unused images"]);
+    assert_eq!(world.round(500), ["measure disks of hog"]);
+}
+
+#[test]
+fn images_are_removed_for_inodes_once_a_minute() {
+    // All unused images are removed at once. The bytes that they free say nothing of inodes.
+    let mut world = reported("nodefs.inodesFree=100");
+    world.run(disk_hog("hog"));
+    world.read(Signal::NodefsInodesFree, 60);
+    assert_eq!(world.round(500), ["free images"]);
+    world.relief.fold(freed(3, 40));
+    assert_eq!(world.round(500), ["removed 3 unused images"]);
+    assert_eq!(world.round(500), ["measure disks of hog"]);
+}
+
+#[test]
 fn no_pod_is_evicted_when_dead_containers_were_enough() {
     let mut world = hard_disk();
     world.run(disk_hog("hog"));
