@@ -207,6 +207,10 @@ impl EvictionTask {
             self.readings.read(&settings, kubepods.as_deref());
             self.readings.sample.update(disks.sample.clone());
             let plan = self.plan(&settings, disks.layout);
+            if !self.relief.is_freeing_images() {
+                // Without a receiver, a request that still waits is not executed.
+                self.freeing = None;
+            }
             if !self.execute(&plan).await {
                 self.publish(&plan.step, &settings);
                 return plan.wake_in;

@@ -21,7 +21,7 @@ struct Rig {
     orders: watch::Receiver<Arc<PressureOrders>>,
     tasks: JoinSet<()>,
     _senders: (watch::Sender<Arc<PodViews>>, watch::Sender<Arc<Known>>, watch::Sender<usize>),
-    _images: mpsc::Receiver<FreeRequest>,
+    images: mpsc::Receiver<FreeRequest>,
 }
 
 impl Rig {
@@ -71,7 +71,7 @@ impl Rig {
         let evictions = Evictions::restored([record()], clock::now());
         let task = EvictionTask::new(settings, evictions, root, parts, channels);
         let _senders = (pods, known, dead);
-        Self { dir, task, orders: given, tasks, _senders, _images: requests }
+        Self { dir, task, orders: given, tasks, _senders, images: requests }
     }
 
     /// The plan of a round in which the pod was evicted.
@@ -137,6 +137,19 @@ async fn an_action_that_is_not_possible_is_planned_again_at_once() {
     plan.actions = vec![ReliefAction::FreeImages { bytes: None }];
     assert!(!rig.task.execute(&plan).await);
     assert!(rig.task.execute(&plan).await, "an earlier request still waits");
+}
+
+#[tokio::test]
+async fn a_request_for_images_is_dropped_when_its_step_is_over() {
+    let mut rig = Rig::start();
+    let mut plan = rig.plan();
+    plan.actions = vec![ReliefAction::FreeImages { bytes: None }];
+    rig.task.execute(&plan).await;
+    let request = rig.images.try_recv().unwrap();
+    assert!(!request.answer.is_closed());
+    // The next round plans no step that waits for images.
+    rig.task.run_round().await;
+    assert!(request.answer.is_closed() && rig.task.freeing.is_none());
 }
 
 #[tokio::test]

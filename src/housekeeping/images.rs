@@ -95,9 +95,9 @@ impl ImageGcTask {
             tokio::select! {
                 biased;
                 () = shutdown.cancelled() => return,
-                Some(request) = self.parts.requests.recv() => {
+                Some(request) = next_request(&mut self.parts.requests) => {
                     let freed = self.free(request.wanted).await;
-                    // The receiver may be gone.
+                    // The receiver may be gone by now.
                     drop(request.answer.send(freed));
                 }
                 Ok(()) = pulled.changed() => {
@@ -261,5 +261,39 @@ impl ImageGcTask {
             tracing::debug!(%err, "the history of images is not on disk yet");
         }
         self.saved.clone_from(&self.history);
+    }
+}
+
+/// The next request whose answer is still awaited. Others have waited for too long: the shortage may
+/// be over by now. Cancel-safe.
+async fn next_request(requests: &mut mpsc::Receiver<FreeRequest>) -> Option<FreeRequest> {
+    loop {
+        let request = requests.recv().await?;
+        if !request.answer.is_closed() {
+            return Some(request);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "tests")]
+
+    use super::*;
+    use tokio::sync::oneshot;
+
+    #[tokio::test]
+    async fn a_request_that_nobody_waits_for_is_skipped() {
+        let (sender, mut requests) = mpsc::channel(2);
+        let mut answers = Vec::new();
+        for wanted in [Some(1), Some(2)] {
+            let (answer, freed) = oneshot::channel();
+            sender.try_send(FreeRequest { wanted, answer }).unwrap();
+            answers.push(freed);
+        }
+        drop(answers.remove(0));
+        assert_eq!(next_request(&mut requests).await.unwrap().wanted, Some(2));
+        drop(sender);
+        assert!(next_request(&mut requests).await.is_none());
     }
 }

@@ -112,7 +112,7 @@ impl Freed {
 pub struct FreeRequest {
     /// How much to free, in bytes; `None`: remove all unused images.
     pub wanted: Option<u64>,
-    /// Takes the result.
+    /// Takes the result. When it is closed, the images don't have to be removed any more.
     pub answer: oneshot::Sender<Freed>,
 }
 

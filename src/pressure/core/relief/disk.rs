@@ -12,8 +12,10 @@ use std::{collections::BTreeMap, time::Duration};
 
 /// How long the removal of dead containers may take before the next step.
 const DEAD_PATIENCE: Duration = Duration::from_secs(10);
-/// How long the removal of images may take before the next step.
+/// How long the next step waits for the removal of images while that makes no room.
 const IMAGES_PATIENCE: Duration = Duration::from_secs(30);
+/// How long it waits at most. A slow disk needs minutes for large images.
+const IMAGES_LIMIT: Duration = Duration::from_secs(180);
 /// The time between two removals of the same kind.
 const PERIOD: Duration = Duration::from_secs(60);
 
@@ -23,8 +25,7 @@ pub(super) struct DiskTrack {
     step: DiskStep,
     /// Boot time of the last removal of dead containers.
     dead_removed: Option<Duration>,
-    /// Boot time of the last removal of images for each signal, unless it freed what was missing:
-    /// then there may be more unused images.
+    /// Boot time of the last removal of images for each signal, unless that has freed enough.
     images_removed: BTreeMap<Signal, Duration>,
 }
 
@@ -40,15 +41,56 @@ enum DiskStep {
         /// Boot time at which they were seen to be removed.
         ended: Option<Duration>,
     },
-    FreeingImages {
-        signal: Signal,
-        expected: u64,
-        since: Duration,
-        freed: Option<ImagesFreed>,
-    },
+    FreeingImages(ImageRemoval),
     Measuring(Acting),
     Measured(Acting, Vec<MeasuredPod>),
     Leaving(Leaving),
+}
+
+/// A removal of images that is awaited.
+#[derive(Debug)]
+struct ImageRemoval {
+    signal: Signal,
+    expected: u64,
+    since: Duration,
+    /// The largest available amount of all readings since the removal began.
+    most: u64,
+    /// Boot time of the first of those readings.
+    grew: Duration,
+    freed: Option<ImagesFreed>,
+}
+
+impl ImageRemoval {
+    /// Notes whether the removal makes room. True when it is not awaited any longer.
+    fn is_late(&mut self, seen: &Seen<'_>) -> bool {
+        let reading = seen.readings.get(&self.signal);
+        if let Some(reading) = reading.filter(|reading| reading.available > self.most) {
+            (self.most, self.grew) = (reading.available, reading.at);
+        }
+        let passed = |since| seen.now.boot.saturating_sub(since);
+        passed(self.grew) >= IMAGES_PATIENCE || passed(self.since) >= IMAGES_LIMIT
+    }
+
+    /// True when enough was freed. Then there may be more unused images.
+    fn was_enough(&self) -> bool {
+        let enough = |freed: ImagesFreed| freed.images > 0 && freed.bytes >= self.expected;
+        // For inodes, all unused images are removed.
+        counts_bytes(self.signal) && self.freed.is_some_and(enough)
+    }
+
+    fn report(&self, now: Now) -> ReliefView {
+        let what = match self.freed {
+            Some(freed) => format!("removed {} unused images", freed.images),
+            None => "the removal of unused images is still under way".to_owned(),
+        };
+        ReliefView {
+            at: now.wall,
+            signal: self.signal,
+            what,
+            freed: self.freed.filter(|_| counts_bytes(self.signal)).map(|freed| freed.bytes),
+            expected: Some(self.expected),
+        }
+    }
 }
 
 impl DiskTrack {
@@ -57,7 +99,7 @@ impl DiskTrack {
             DiskStep::Leaving(leaving) => Some(leaving),
             DiskStep::Idle
             | DiskStep::ClearingDead { .. }
-            | DiskStep::FreeingImages { .. }
+            | DiskStep::FreeingImages(_)
             | DiskStep::Measuring(_)
             | DiskStep::Measured(..) => None,
         }
@@ -71,6 +113,10 @@ impl DiskTrack {
         matches!(self.step, DiskStep::ClearingDead { .. })
     }
 
+    pub(super) fn is_freeing_images(&self) -> bool {
+        matches!(self.step, DiskStep::FreeingImages(_))
+    }
+
     pub(super) fn is_measuring(&self) -> bool {
         matches!(self.step, DiskStep::Measuring(_) | DiskStep::Measured(..))
     }
@@ -79,7 +125,7 @@ impl DiskTrack {
     pub(super) fn is_active(&self, boot: Duration) -> bool {
         match &self.step {
             DiskStep::Idle | DiskStep::Measuring(_) | DiskStep::Measured(..) => false,
-            DiskStep::ClearingDead { .. } | DiskStep::FreeingImages { .. } => true,
+            DiskStep::ClearingDead { .. } | DiskStep::FreeingImages(_) => true,
             DiskStep::Leaving(leaving) => leaving.is_ending(boot),
         }
     }
@@ -91,9 +137,9 @@ impl DiskTrack {
     }
 
     pub(super) fn fold_images(&mut self, result: Option<ImagesFreed>) {
-        if let DiskStep::FreeingImages { freed, .. } = &mut self.step {
+        if let DiskStep::FreeingImages(removal) = &mut self.step {
             match result {
-                Some(result) => *freed = Some(result),
+                Some(result) => removal.freed = Some(result),
                 None => self.step = DiskStep::Idle,
             }
         }
@@ -130,8 +176,14 @@ impl DiskTrack {
             return false;
         }
         self.images_removed.insert(signal, seen.now.boot);
-        let (expected, since) = (acting.shortfall, seen.now.boot);
-        self.step = DiskStep::FreeingImages { signal, expected, since, freed: None };
+        self.step = DiskStep::FreeingImages(ImageRemoval {
+            signal,
+            expected: acting.shortfall,
+            since: seen.now.boot,
+            most: acting.reading.available,
+            grew: seen.now.boot,
+            freed: None,
+        });
         let bytes = counts_bytes(signal).then_some(acting.shortfall);
         effects.actions.push(ReliefAction::FreeImages { bytes });
         true
@@ -198,17 +250,9 @@ impl Relief {
                 };
                 freed.map(|(at, freed)| (at, report(freed)))
             }
-            DiskStep::FreeingImages { signal, expected, since, freed } => {
-                let late = seen.now.boot.saturating_sub(*since) >= IMAGES_PATIENCE;
-                let freed = freed.or_else(|| late.then(ImagesFreed::default));
-                let report = |freed: ImagesFreed| ReliefView {
-                    at: seen.now.wall,
-                    signal: *signal,
-                    what: format!("removed {} unused images", freed.images),
-                    freed: counts_bytes(*signal).then_some(freed.bytes),
-                    expected: Some(*expected),
-                };
-                freed.map(|freed| (seen.now.boot, report(freed)))
+            DiskStep::FreeingImages(removal) => {
+                let ended = removal.freed.is_some() || removal.is_late(seen);
+                ended.then(|| (seen.now.boot, removal.report(seen.now)))
             }
         };
         let Some((at, report)) = ended else { return false };
@@ -216,16 +260,14 @@ impl Relief {
             DiskStep::ClearingDead { .. } => self.disk.dead_removed = Some(seen.now.boot),
             // A pod that had ended before its eviction leaves dead containers.
             DiskStep::Leaving(_) => self.disk.dead_removed = None,
-            // Ends with the last unused image, because each of these steps removed one.
-            DiskStep::FreeingImages { signal, expected, freed: Some(freed), .. }
-                if counts_bytes(*signal) && freed.images > 0 && freed.bytes >= *expected =>
-            {
-                self.disk.images_removed.remove(signal);
+            // This ends with the last unused image, because each such step has removed one.
+            DiskStep::FreeingImages(removal) if removal.was_enough() => {
+                self.disk.images_removed.remove(&removal.signal);
             }
-            DiskStep::Idle
-            | DiskStep::Measuring(_)
-            | DiskStep::Measured(..)
-            | DiskStep::FreeingImages { .. } => {}
+            DiskStep::FreeingImages(removal) => {
+                self.disk.images_removed.insert(removal.signal, seen.now.boot);
+            }
+            DiskStep::Idle | DiskStep::Measuring(_) | DiskStep::Measured(..) => {}
         }
         self.disk.step = DiskStep::Idle;
         self.state.acted(at);

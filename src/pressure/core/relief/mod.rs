@@ -320,6 +320,12 @@ impl Relief {
         both.map(|leaving| (&leaving.uid, &leaving.pod))
     }
 
+    /// True while [`Outcome::ImagesFreed`] is awaited.
+    #[must_use]
+    pub fn is_freeing_images(&self) -> bool {
+        self.disk.is_freeing_images()
+    }
+
     /// Takes in the result of an action.
     pub fn fold(&mut self, outcome: Outcome) {
         match outcome {

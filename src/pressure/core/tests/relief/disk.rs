@@ -6,6 +6,9 @@ fn freed(images: usize, mib: u64) -> Outcome {
     Outcome::ImagesFreed(Some(ImagesFreed { images, bytes: mib * MI }))
 }
 
+/// The report of a removal of images that is not awaited any longer.
+const UNDER_WAY: &str = "the removal of unused images is still under way";
+
 #[test]
 fn dead_containers_go_first_then_images_then_a_pod() {
     let mut world = hard_disk();
@@ -85,7 +88,41 @@ fn dead_containers_that_stay_delay_the_next_step_by_ten_seconds() {
     assert_eq!(world.round(5000), ["removed 0 dead containers"]);
     assert_eq!(world.round(500), ["free images"]);
     assert!(world.round(29_000).is_empty());
-    assert_eq!(world.round(1000), ["removed 0 unused images"]);
+    assert_eq!(world.round(1000), [UNDER_WAY]);
+}
+
+#[test]
+fn images_are_awaited_while_their_removal_makes_room() {
+    let mut world = hard_disk();
+    world.run(disk_hog("hog"));
+    world.read(Signal::NodefsAvailable, 60 * MI);
+    assert_eq!(world.round(500), ["free images"]);
+    for mib in [61, 63, 65] {
+        world.read(Signal::NodefsAvailable, mib * MI);
+        assert!(world.round(29_000).is_empty());
+    }
+    // A pod writes, and then no more room than before is made.
+    for mib in [62, 65] {
+        world.read(Signal::NodefsAvailable, mib * MI);
+        assert!(world.round(14_000).is_empty());
+    }
+    assert_eq!(world.round(2000), [UNDER_WAY]);
+    assert_eq!(world.round(500), ["measure disks of hog"]);
+}
+
+#[test]
+fn images_are_awaited_for_three_minutes_at_most() {
+    let mut world = hard_disk();
+    world.run(disk_hog("hog"));
+    world.read(Signal::NodefsAvailable, 60 * MI);
+    assert_eq!(world.round(500), ["free images"]);
+    for mib in 61..70 {
+        world.read(Signal::NodefsAvailable, mib * MI);
+        assert!(world.round(19_900).is_empty());
+    }
+    world.read(Signal::NodefsAvailable, 70 * MI);
+    assert_eq!(world.round(900), [UNDER_WAY]);
+    assert_eq!(world.round(500), ["measure disks of hog"]);
 }
 
 /// A world in which `hog` was told to stop for a disk.
