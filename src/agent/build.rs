@@ -142,7 +142,7 @@ pub(super) async fn spawn_all(
     let machine = watch::Sender::default();
     let evictions = eviction::restored(loaded.evictions.take());
     let thresholds = &config.eviction;
-    let first_orders = Relief::first_orders(&evictions, thresholds, clock::now().boot);
+    let first_orders = Relief::first_orders(&evictions, thresholds, clock::now());
     let orders = watch::Sender::new(Arc::new(first_orders));
     let (pressure_view, pressure) = watch::channel(Arc::default());
     let (probe_results, probes) = watch::channel(Arc::default());

@@ -140,7 +140,7 @@ impl EvictionTask {
     ) -> Self {
         let proc = Path::new("/proc");
         Self {
-            relief: Relief::restored(evictions, &settings, clock::now().boot),
+            relief: Relief::restored(evictions, &settings, clock::now()),
             readings: SignalReadings::new(&settings),
             measurer: PodMeasurer::new(parts.runtime.clone()),
             measurements: JoinSet::new(),

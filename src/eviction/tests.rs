@@ -215,7 +215,7 @@ async fn a_pod_that_is_evicted_for_good_is_not_shown_as_coming_back() {
         let mut rig = Rig::start();
         let record = EvictionRecord { for_good, ..record() };
         let evictions = Evictions::restored([record], clock::now());
-        rig.task.relief = Relief::restored(evictions, &rig.task.settings, clock::now().boot);
+        rig.task.relief = Relief::restored(evictions, &rig.task.settings, clock::now());
         let step = rig.plan().step;
         let shown = rig.task.evicted(&step, clock::now());
         assert_eq!(shown[0].waits_for, expected);

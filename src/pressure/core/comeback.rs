@@ -279,12 +279,15 @@ impl Evictions {
         looked
     }
 
-    /// The records of evictions for which a condition may still hold: of pods that are away, or
-    /// were evicted for good less than their pause ago.
-    pub(super) fn recent(&self, boot: Duration) -> impl Iterator<Item = &EvictionRecord> {
-        let recent = move |entry: &&Entry| !entry.record.for_good || boot < entry.until;
-        let away = self.0.values().filter(|entry| entry.record.back.is_none());
-        away.filter(recent).map(|entry| &entry.record)
+    /// The records of pods that are away and were evicted less than `within` ago by the wall clock.
+    /// For the start of the agent: the times of an earlier run are wall times.
+    pub(super) fn recent(
+        &self,
+        within: Duration,
+        now: Now,
+    ) -> impl Iterator<Item = &EvictionRecord> {
+        let away = self.records().filter(|record| record.back.is_none());
+        away.filter(move |record| now.age_of(record.at) < within)
     }
 
     /// What an evicted pod waits for; `None` when it is not away.

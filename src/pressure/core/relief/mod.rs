@@ -276,13 +276,14 @@ pub struct Relief {
 }
 
 impl Relief {
-    /// Continues with the evictions of an earlier run. Conditions for which pods were evicted are
-    /// held as if they had just been seen; a condition without a threshold is dropped.
+    /// Continues with the evictions of an earlier run. Conditions for which pods were evicted within
+    /// the transition period are held as if they had just been seen; a condition without a threshold
+    /// is dropped.
     #[must_use]
-    pub fn restored(evictions: Evictions, settings: &EvictionSettings, boot: Duration) -> Self {
-        let held = held_conditions(&evictions, settings, boot);
+    pub fn restored(evictions: Evictions, settings: &EvictionSettings, now: Now) -> Self {
+        let held = held_conditions(&evictions, settings, now);
         Self {
-            state: PressureState::restored(held, boot),
+            state: PressureState::restored(held, now.boot),
             evictions,
             kubepods_known: false,
             listed_since: None,
@@ -302,9 +303,9 @@ impl Relief {
     pub fn first_orders(
         evictions: &Evictions,
         settings: &EvictionSettings,
-        boot: Duration,
+        now: Now,
     ) -> PressureOrders {
-        let conditions = held_conditions(evictions, settings, boot).collect_ordered();
+        let conditions = held_conditions(evictions, settings, now).collect_ordered();
         PressureOrders { evicted: evictions.away(), conditions, ..PressureOrders::default() }
     }
 
@@ -608,14 +609,14 @@ impl Relief {
     }
 }
 
-/// The conditions for which pods are evicted since an earlier run, as far as a threshold can still
-/// raise them.
+/// The conditions for which an earlier run has evicted pods within the transition period, as far as
+/// a threshold can still raise them.
 fn held_conditions(
     evictions: &Evictions,
     settings: &EvictionSettings,
-    boot: Duration,
+    now: Now,
 ) -> impl Iterator<Item = Pressure> {
-    let recent = evictions.recent(boot);
+    let recent = evictions.recent(settings.transition, now);
     recent.filter_map(|record| record.cause.condition()).filter(|condition| {
         settings.thresholds.iter().any(|threshold| threshold.signal.condition() == *condition)
     })

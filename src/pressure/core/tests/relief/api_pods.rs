@@ -145,24 +145,6 @@ fn the_record_of_an_evicted_pod_goes_with_its_object() {
 }
 
 #[test]
-fn a_condition_is_not_restored_from_an_old_eviction_for_good() {
-    let world = evicted_for_memory(hog().api());
-    let record = world.relief.evictions().records().next().unwrap().clone();
-    assert!(record.for_good);
-    let conditions = |passed: u64| {
-        let mut later = world.now;
-        later.boot += Duration::from_secs(passed);
-        later.wall += Duration::from_secs(passed);
-        let evictions = Evictions::restored([record.clone()], later);
-        let orders = Relief::first_orders(&evictions, &world.settings, later.boot);
-        assert_eq!(orders.evicted.len(), 1, "it is held all the same");
-        orders.conditions
-    };
-    assert_eq!(conditions(5), [Pressure::Memory].into());
-    assert!(conditions(3600).is_empty());
-}
-
-#[test]
 fn a_record_of_an_earlier_version_is_of_a_pod_that_comes_back() {
     let world = evicted_for_memory(hog());
     let record = world.relief.evictions().records().next().unwrap().clone();

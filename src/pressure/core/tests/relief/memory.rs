@@ -316,7 +316,7 @@ fn a_static_pod_that_is_never_evicted_is_named() {
     assert!(world.orders().conditions.contains(&Pressure::Memory));
     // The agent restarts with the default.
     settings.static_pods = StaticPods::Ranked;
-    world.relief = Relief::restored(Evictions::default(), &settings, world.now.boot);
+    world.relief = Relief::restored(Evictions::default(), &settings, world.now);
     world.settings = settings;
     world.round(0);
     assert_eq!(world.round(2000), ["reclaim page cache"]);

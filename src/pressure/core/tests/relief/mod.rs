@@ -42,7 +42,7 @@ impl World {
     fn resumed(evictions: Evictions, settings: EvictionSettings) -> Self {
         let now = now(100, 1_000_000);
         let mut world = Self {
-            relief: Relief::restored(evictions, &settings, now.boot),
+            relief: Relief::restored(evictions, &settings, now),
             settings,
             layout: DiskLayout::Single,
             now,

@@ -73,7 +73,7 @@ fn an_evicted_pod_stays_away_and_is_waited_for_after_a_restart() {
     assert_eq!(world.decide(), ["measure cgroups of hog", "evict hog"]);
 
     let evictions = Evictions::restored([record(&world)], world.now);
-    let first = Relief::first_orders(&evictions, &world.settings, world.now.boot);
+    let first = Relief::first_orders(&evictions, &world.settings, world.now);
     assert!(first.evicted.contains_key(&PodKey::new("default", "hog")));
     assert!(first.conditions.contains(&Pressure::Memory) && !first.known);
     let mut next = World::resumed(evictions, soft_memory());
@@ -91,6 +91,33 @@ fn an_evicted_pod_stays_away_and_is_waited_for_after_a_restart() {
 }
 
 #[test]
+fn a_condition_is_not_restored_from_an_old_eviction() {
+    for pod in [hog(), hog().api()] {
+        let world = evicted_for_memory(pod);
+        let at = now(0, 1_000_000).wall;
+        let record = EvictionRecord { at, pause_seconds: 1800, ..record(&world) };
+        // Seconds since the boot and, by the wall clock, since the eviction.
+        for (boot, passed, held) in [
+            (5000, 5, true),
+            (5000, 299, true),
+            (5000, 300, false),
+            (5000, 3600, false),
+            (5, 299, true),
+            (5, 300, false),
+            // The wall clock was set back: a time in the future counts as now.
+            (5, -5000, true),
+        ] {
+            let later = now(boot, 1_000_000 + passed);
+            let evictions = Evictions::restored([record.clone()], later);
+            let orders = Relief::first_orders(&evictions, &world.settings, later);
+            assert_eq!(orders.evicted.len(), 1, "it is held all the same");
+            let restored = orders.conditions.contains(&Pressure::Memory);
+            assert_eq!(restored, held, "{boot} {passed} {}", record.for_good);
+        }
+    }
+}
+
+#[test]
 fn a_condition_without_a_threshold_is_not_restored() {
     let evictions = {
         let mut world = World::new(soft_memory());
@@ -103,7 +130,7 @@ fn a_condition_without_a_threshold_is_not_restored() {
         Evictions::restored([record(&world)], world.now)
     };
     let disk = settings(thresholds("nodefs.available=100Mi", "", "", ""));
-    let orders = Relief::first_orders(&evictions, &disk, now(100, 1_000_000).boot);
+    let orders = Relief::first_orders(&evictions, &disk, now(100, 1_000_000));
     assert!(orders.conditions.is_empty() && !orders.evicted.is_empty());
 }
 
