@@ -450,8 +450,8 @@ fn spawn_pressure(
         view: watched.view,
         images,
     };
-    let root_dir = config.paths.root_dir.clone();
-    let task = EvictionTask::new(settings, watched.evictions, root_dir, parts, channels);
+    let (root, logs) = (config.paths.root_dir.clone(), config.paths.pod_logs_dir.clone());
+    let task = EvictionTask::new(settings, watched.evictions, root, logs, parts, channels);
     tasks.spawn(named("eviction", task.run(shutdown.clone())));
     Ok(disks)
 }

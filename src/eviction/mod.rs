@@ -129,12 +129,13 @@ pub fn restored(saved: Option<serde_json::Value>) -> Evictions {
 
 impl EvictionTask {
     /// A loop that continues with the evictions of an earlier run. `root_dir` is the agent's root
-    /// directory.
+    /// directory, `pod_logs_dir` that of the pods' logs.
     #[must_use]
     pub fn new(
         settings: EvictionSettings,
         evictions: Evictions,
         root_dir: PathBuf,
+        pod_logs_dir: PathBuf,
         parts: EvictionParts,
         channels: EvictionChannels,
     ) -> Self {
@@ -146,7 +147,7 @@ impl EvictionTask {
             measurements: JoinSet::new(),
             reclaiming: None,
             freeing: None,
-            outside: OutsideSearch::new(proc, root_dir),
+            outside: OutsideSearch::new(proc, root_dir, pod_logs_dir),
             history: ViewHistory::default(),
             kernel: KernelReports::open(proc),
             losses: parts.store.losses(),

@@ -24,6 +24,7 @@ const PATIENCE: Duration = Duration::from_secs(10);
 pub(super) struct OutsideSearch {
     proc: PathBuf,
     root_dir: PathBuf,
+    pod_logs_dir: PathBuf,
     searches: JoinSet<Found>,
     /// The last messages, and when they were found.
     messages: BTreeMap<Signal, (String, Instant)>,
@@ -58,9 +59,15 @@ pub(super) fn about_pods(all_measured: bool, exempt: &[(PodKey, Spare)]) -> Stri
 }
 
 impl OutsideSearch {
-    pub(super) fn new(proc: &Path, root_dir: PathBuf) -> Self {
-        let (searches, messages) = (JoinSet::new(), BTreeMap::new());
-        Self { proc: proc.to_owned(), root_dir, searches, messages, short: BTreeSet::new() }
+    pub(super) fn new(proc: &Path, root_dir: PathBuf, pod_logs_dir: PathBuf) -> Self {
+        Self {
+            proc: proc.to_owned(),
+            root_dir,
+            pod_logs_dir,
+            searches: JoinSet::new(),
+            messages: BTreeMap::new(),
+            short: BTreeSet::new(),
+        }
     }
 
     /// Begins a search for the users of what is short. `about_pods` is what the message says about
@@ -157,20 +164,24 @@ impl OutsideSearch {
         }
     }
 
+    /// What lies in these directories is the pods' own.
+    fn directories_of_pods(&self) -> [PathBuf; 2] {
+        [self.root_dir.clone(), self.pod_logs_dir.clone()]
+    }
+
     fn largest_directories(
         &self,
         signal: Signal,
         images: Option<PathBuf>,
     ) -> impl Future<Output = Vec<String>> + Send + use<> {
-        let root = self.root_dir.clone();
+        let (root, known) = (self.root_dir.clone(), self.directories_of_pods());
         let of_root = matches!(signal, Signal::NodefsAvailable | Signal::NodefsInodesFree);
-        let same = images.filter(|_| !of_root).unwrap_or_else(|| root.clone());
+        let same = images.filter(|_| !of_root).unwrap_or(root);
         let size: fn(&Space) -> u64 = match signal.resource() {
             "inodes" => |space| space.inodes,
             _ => |space| space.bytes,
         };
         async move {
-            let known = [root];
             let found = outsiders::directories(&same, &known, NAMED, DIRECTORIES_PATIENCE, size);
             let shown = |one: outsiders::LargeDirectory| {
                 format!("{} ({})", one.path.display(), amount(signal, size(&one.space)))
@@ -197,9 +208,19 @@ mod tests {
         }
     }
 
+    fn search() -> OutsideSearch {
+        OutsideSearch::new(Path::new("/proc"), "/root-dir".into(), "/logs-dir".into())
+    }
+
+    #[test]
+    fn volumes_and_logs_of_pods_are_not_outside_of_pods() {
+        let known = search().directories_of_pods();
+        assert_eq!(known, ["/root-dir", "/logs-dir"].map(PathBuf::from));
+    }
+
     #[tokio::test]
     async fn a_search_that_hangs_ends_and_delays_no_other() {
-        let mut search = OutsideSearch::new(Path::new("/proc"), PathBuf::from("/"));
+        let mut search = search();
         let (memory, disk) = (Signal::MemoryAvailable, Signal::NodefsAvailable);
         let soon = Duration::from_millis(100);
         let about_pods = || about_pods(true, &[]);

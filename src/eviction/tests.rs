@@ -69,7 +69,8 @@ impl Rig {
         };
         let settings = EvictionSettings::default();
         let evictions = Evictions::restored([record()], clock::now());
-        let task = EvictionTask::new(settings, evictions, root, parts, channels);
+        let logs = dir.path().join("logs");
+        let task = EvictionTask::new(settings, evictions, root, logs, parts, channels);
         let _senders = (pods, known, dead);
         Self { dir, task, orders: given, tasks, _senders, images: requests }
     }

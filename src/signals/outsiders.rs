@@ -73,9 +73,9 @@ pub fn processes(
 }
 
 /// The `most` largest directories and files in the usual places on the file system of `same`, by
-/// `size`, without those in `known` (which are accounted for otherwise: the root directory, the
-/// runtime's, logs of pods). All of it takes no longer than `within`: what was counted by then
-/// counts.
+/// `size`, without those in `known`, which are accounted for otherwise: the root directory and the
+/// logs of pods. The runtime's directory is not among them, because images belong to no pod. All of
+/// it takes no longer than `within`: what was counted by then counts.
 ///
 /// # Cancel safety
 /// Nothing is lost; walks end soon after.
