@@ -21,26 +21,31 @@ pub(super) struct Owner {
 /// The owner id: given, else as kept, else made up and kept.
 ///
 /// Without it the agent would take all running pods for pods of another agent. So there are two
-/// copies, and a damaged or lost copy is written again from the other.
+/// copies, and a damaged or lost copy is written again from the other. A new id is made only when it
+/// is sure that neither copy has one.
 pub(super) fn owner(state_dir: &Path, given: Option<&str>) -> Result<Owner, StoreError> {
     if let Some(given) = given {
         let id = given.to_owned();
         return Ok(Owner { id, is_new: false, is_kept: false, warnings: Vec::new() });
     }
     let mut warnings = Vec::new();
-    let mut kept: Option<String> = None;
-    for path in &owner_files(state_dir) {
-        let failed = |source| StoreError::Io { operation: "read", path: path.clone(), source };
-        match read(path).map_err(failed)? {
-            Some(id) if is_owner_id(&id) => kept = kept.or(Some(id)),
-            Some(_) => warnings.push(files::set_aside(path, "it is no owner id")),
-            None => {}
+    let (mut kept, mut unreadable) = (None, None);
+    for path in owner_files(state_dir) {
+        match read(&path) {
+            Ok(Some(id)) if is_owner_id(&id) => kept = kept.or(Some(id)),
+            Ok(Some(_)) => warnings.push(files::set_aside(&path, "it is no owner id")),
+            Ok(None) => {}
+            Err(source) => {
+                warnings.push(format!("cannot read {path:?}: {source}"));
+                unreadable = Some(StoreError::Io { operation: "read", path, source });
+            }
         }
     }
     let is_new = kept.is_none();
-    let id = match kept {
-        Some(id) => id,
-        None => new_owner_id().map_err(|source| StoreError::Io {
+    let id = match (kept, unreadable) {
+        (Some(id), _) => id,
+        (None, Some(error)) => return Err(error),
+        (None, None) => new_owner_id().map_err(|source| StoreError::Io {
             operation: "make",
             path: state_dir.join(OWNER_FILES[0]),
             source,

@@ -212,6 +212,45 @@ async fn an_owner_id_outlives_the_loss_of_either_copy() {
 }
 
 #[tokio::test]
+async fn an_unreadable_copy_of_the_owner_id_stops_no_agent() {
+    let dir = tempfile::tempdir().unwrap();
+    let life = Life::begin(dir.path());
+    let owner = life.store.owner().to_owned();
+    life.end().await;
+    let (root, run) = (dir.path().join("root"), dir.path().join("run"));
+    let copies = ["owner", "owner.copy"].map(|name| root.join("nodelet").join(name));
+    let long = "0".repeat(5000);
+    for (bad, good) in [(&copies[0], &copies[1]), (&copies[1], &copies[0])] {
+        for damage in [None, Some(&long)] {
+            fs::remove_file(bad).unwrap();
+            match damage {
+                None => fs::create_dir(bad).unwrap(),
+                Some(long) => fs::write(bad, long).unwrap(),
+            }
+            let life = Life::begin(dir.path());
+            assert_eq!(life.store.owner(), owner, "{bad:?}");
+            let named = format!("cannot read {bad:?}: it is ");
+            let warnings = life.store.warnings();
+            assert!(warnings.borrow().iter().any(|w| w.starts_with(&named)), "{warnings:?}");
+            life.end().await;
+            // The other copy is lost as well: a new owner id would orphan every pod.
+            fs::remove_file(good).unwrap();
+            let Err(error) = Store::lock_and_open(&root, &run, None) else { panic!("a new id") };
+            assert!(
+                matches!(&error, StoreError::Io { operation: "read", path, .. } if path == bad)
+            );
+            assert!(!good.exists());
+            fs::write(good, &owner).unwrap();
+            match damage {
+                None => fs::remove_dir(bad).unwrap(),
+                Some(_) => fs::remove_file(bad).unwrap(),
+            }
+            Life::begin(dir.path()).end().await;
+        }
+    }
+}
+
+#[tokio::test]
 async fn what_the_disk_does_not_take_is_reported_and_written_later() {
     let dir = tempfile::tempdir().unwrap();
     let life = Life::begin(dir.path());
