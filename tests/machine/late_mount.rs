@@ -18,13 +18,16 @@ const MAKE: &str = "truncate -s 16M /var/manifests.img && mke2fs -q -t ext4 /var
     mkdir -p /etc/nodelet/static-pods";
 /// systemd knows nothing of this mount, so the next boot does not have it.
 const MOUNT: &str = "mount -o loop /var/manifests.img /etc/nodelet/static-pods";
+/// systemd is to mount a disk there that is gone.
+const LOSE: &str = "echo /dev/lost /etc/nodelet/static-pods ext4 nofail,x-systemd.device-timeout=1s 0 0 >>/etc/fstab && \
+    systemctl daemon-reload";
 /// Files that come and go: no two looks at the directory find the same files, so the agent can't
 /// settle a removal.
 const CHURN: &str = r#"systemd-run --quiet --unit churn perl -e 'chdir "/etc/nodelet/static-pods" or die;
     for (;;) { open F, ">", ++$n . ".yaml"; close F; unlink $n - 1 . ".yaml"; select undef, undef, undef, 0.02 }'"#;
 const END_CHURN: &str = "systemctl stop churn; rm -f /etc/nodelet/static-pods/[0-9]*.yaml";
 
-/// One machine, one reboot.
+/// One machine, one reboot. At the end, the file system can't be mounted at all.
 pub fn a_reboot_with_the_manifest_mount_late() {
     // inotify reports no event for a mount over a watched directory. The next periodic look finds
     // it.
@@ -87,6 +90,17 @@ pub fn a_reboot_with_the_manifest_mount_late() {
     wait_for_no_data(&node, db);
     assert_eq!(uid(&node.status().unwrap(), "web"), *web);
     wait_for_boots(&node, web, &boots);
+
+    let running = node.running();
+    node.sh(&format!(
+        "systemctl stop nodelet && umount {MANIFESTS} && {LOSE} && systemctl start nodelet"
+    ));
+    let without = |status: &Status| source_error(status).is_string() && status.runs("web");
+    node.wait_for(SOON, "the agent runs without its manifests", without);
+    assert_eq!(node.running(), running);
+    node.note("a file system that can't be mounted does not keep the agent from starting");
+    node.sh(&format!("sed -i '/lost/d' /etc/fstab && systemctl daemon-reload && {MOUNT}"));
+    node.wait_for(SOON * 2, "the manifests are back", |status| source_error(status).is_null());
     node.finish();
 }
 

@@ -90,10 +90,11 @@ impl Node {
         let begun = Instant::now();
         let machine = Machine::new(options.hardware.clone(), |dir| pack(dir, options));
         machine.power_on();
-        machine.sh(
-            "tar -xf /dev/nvme1n1 -C / && systemctl daemon-reload && systemctl enable --no-reload --quiet --now containerd && \
+        machine.sh(&format!(
+            "mkdir -p {MANIFESTS} && tar -xf /dev/nvme1n1 -C / && systemctl daemon-reload && \
+             systemctl enable --no-reload --quiet --now containerd && \
              ctr -n k8s.io images import /var/tmp/images.tar && rm /var/tmp/images.tar && sync",
-        );
+        ));
         let cri = Cri::at(&format!("http://127.0.0.1:{}", machine.cri_port()));
         let run_dir = machine.host_dir("run");
         forward(&run_dir.join("nodelet.sock"), machine.agent_port());
