@@ -2,7 +2,7 @@
 //! Services, and the `$(VAR)` references in values, commands and sub-paths.
 
 use super::{
-    Amounts, container_limits, container_requests, expand, expanded_len,
+    Amounts, container_limits, container_requests, expand, expanded_len, is_host_network,
     objects::{Finder, KeyRef},
     services::service_variables,
 };
@@ -99,6 +99,14 @@ pub enum EnvError {
         key: String,
         /// `Secret default/web`
         object: String,
+    },
+    /// The node has no address yet. As with a kubelet in a cluster, the container waits for it.
+    #[error(
+        "{path} is not known, because the node has no address: it needs a default route or --node-ip"
+    )]
+    NoAddress {
+        /// As written.
+        path: String,
     },
     /// A source that this agent can't read.
     #[error("environment variable {name}: {source_kind} is not supported")]
@@ -413,12 +421,17 @@ pub(super) fn field_value(
 ) -> Result<String, EnvError> {
     let meta = &pod.metadata;
     let service_account = || pod.spec.as_ref().and_then(|s| s.service_account_name.clone());
+    let no_address = || EnvError::NoAddress { path: path.to_owned() };
     Ok(match path {
         "metadata.name" => meta.name.clone().unwrap_or_default(),
         "metadata.namespace" => meta.namespace.clone().unwrap_or_default(),
         "metadata.uid" => meta.uid.clone().unwrap_or_default(),
         "spec.nodeName" => cx.node_name.to_owned(),
         "spec.serviceAccountName" => service_account().unwrap_or_default(),
+        "status.hostIP" | "status.hostIPs" if cx.host_ips.is_empty() => return Err(no_address()),
+        "status.podIP" | "status.podIPs" if cx.pod_ips.is_empty() && is_host_network(pod) => {
+            return Err(no_address());
+        }
         "status.hostIP" => joined(cx.host_ips.get(..1).unwrap_or_default()),
         "status.hostIPs" => joined(cx.host_ips),
         "status.podIP" => joined(cx.pod_ips.get(..1).unwrap_or_default()),

@@ -359,6 +359,35 @@ fn with_env(env: Value) -> Result<BTreeMap<String, String>, String> {
 }
 
 #[test]
+fn an_address_that_the_node_does_not_have_yet_is_waited_for() {
+    let objects = NodeObjects::default();
+    let amounts = Amounts::default();
+    let value = |path: &str, host_network: bool, pod_ips: &[IpAddr]| {
+        let env = json!([{"name": "A", "valueFrom": {"fieldRef": {"fieldPath": path}}}]);
+        let made = pod(json!({"metadata": {"name": "web"}, "spec": {
+            "hostNetwork": host_network, "containers": [{"name": "main", "env": env}],
+        }}));
+        let cx = EnvContext {
+            node_name: "node1",
+            host_ips: &[],
+            pod_ips,
+            allocatable: &amounts,
+            objects: &objects,
+        };
+        build_env(&made, &made.spec.as_ref().unwrap().containers[0], &cx)
+            .map(|env| env[0].1.clone())
+    };
+    for field in ["status.hostIP", "status.hostIPs"] {
+        let unknown = EnvError::NoAddress { path: field.to_owned() };
+        assert_eq!(value(field, false, &["10.0.0.2".parse().unwrap()]), Err(unknown));
+    }
+    for field in ["status.podIP", "status.podIPs"] {
+        assert_eq!(value(field, true, &[]), Err(EnvError::NoAddress { path: field.to_owned() }));
+        assert_eq!(value(field, false, &[]).as_deref(), Ok(""), "the runtime gave it none");
+    }
+}
+
+#[test]
 fn references_see_what_came_before() {
     let made = with_env(json!([
         {"name": "A", "value": "1"},
