@@ -14,10 +14,7 @@ use crate::{
     worker::HostSettings,
 };
 use anyhow::Context as _;
-use std::{
-    path::{Path, PathBuf},
-    time::Duration,
-};
+use std::{path::Path, time::Duration};
 
 /// Starts of sandboxes and containers at a time, where the configuration names no number: what
 /// makes a batch fastest on small machines (see docs/performance.md).
@@ -96,7 +93,7 @@ pub(super) fn image_settings(config: &Config) -> anyhow::Result<ImageSettings> {
         credentials: CredentialPaths {
             root_dir: config.paths.root_dir.clone(),
             work_dir: std::env::current_dir().context("the working directory is gone")?,
-            home_dir: config.paths.home_dir.clone().or_else(home_dir),
+            home_dir: config.paths.home_dir.clone(),
         },
         providers: config.images.providers.clone(),
         records: PullRecords::load(
@@ -171,12 +168,6 @@ pub(super) fn reserved(config: &Config) -> crate::cgroup::Reserved {
 /// Whether all pods together are held below what is not reserved.
 pub(super) fn enforces_pods(config: &Config) -> bool {
     config.cgroup.enforce == Enforce::Pods
-}
-
-/// Home of the user that the agent runs as, by the user database: a service mostly has no HOME.
-fn home_dir() -> Option<PathBuf> {
-    let user = nix::unistd::User::from_uid(nix::unistd::getuid());
-    user.ok().flatten().map(|user| user.dir)
 }
 
 /// What of swap containers may use, as far as the kernel can tell.
