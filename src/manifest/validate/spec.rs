@@ -24,7 +24,12 @@ pub(super) fn check(report: &mut Report, spec: &k8s::PodSpec, cx: &Context<'_>) 
     container::check(report, spec, &named);
     for (index, secret) in spec.image_pull_secrets.iter().flatten().enumerate() {
         let path = format!("spec.imagePullSecrets[{index}].name");
-        report.name(&path, &secret.name, names::dns_subdomain);
+        if secret.name.is_empty() {
+            // The API server accepts this, and Helm charts make it.
+            report.warn(&path, "ignored: it names no Secret");
+        } else {
+            report.name(&path, &secret.name, names::dns_subdomain);
+        }
     }
     resources::check_pod(report, spec);
     security::check(report, spec, &cx.settings.allowed_unsafe_sysctls);
