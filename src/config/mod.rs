@@ -10,7 +10,7 @@
 //! ```
 //!
 //! Owns the table of every field and flag, which decoding, `--help` and docs/configuration.md
-//! share. This is the only module that reads the environment. It decides nothing about pods, and
+//! share. Of the environment, it reads what configures the agent. It decides nothing about pods, and
 //! touches nothing on the machine.
 
 mod admission;
