@@ -218,7 +218,7 @@ mod tests {
 
     use super::*;
     use crate::model::ContainerInstance;
-    use serde_json::json;
+    use serde_json::{Value, json};
     use tokio::sync::Semaphore;
 
     #[tokio::test]
@@ -246,7 +246,7 @@ mod tests {
     }
 
     /// A view of a pod with the container `main`, restarted once, in a state.
-    fn view_with(state: serde_json::Value, last: &serde_json::Value, created: bool) -> PodView {
+    fn view_with(state: &Value, last: &Value, created: bool) -> PodView {
         let mut view: PodView = serde_json::from_value(json!({
             "key": {"namespace": "default", "name": "web"}, "uid": "u1",
             "pod": {"metadata": {"name": "web"}, "spec": {"containers": [{"name": "main"}]}},
@@ -274,26 +274,27 @@ mod tests {
         let waits = |reason: &str| json!({"waiting": {"reason": reason}});
         let ended = |id: &str| json!({"terminated": {"exitCode": 1, "containerID": id}});
         let before = ended("containerd://c0");
-        let created = view_with(waits("ContainerCreating"), &before, true);
+        let created = view_with(&waits("ContainerCreating"), &before, true);
         assert_eq!(number(&created, "main", false).unwrap(), 0);
         assert_eq!(number(&created, "main", true).unwrap(), 0);
 
-        let backs_off = view_with(waits("CrashLoopBackOff"), &ended("containerd://c1"), true);
+        let backs_off = view_with(&waits("CrashLoopBackOff"), &ended("containerd://c1"), true);
         assert_eq!(number(&backs_off, "main", false).unwrap(), 1);
         assert_eq!(number(&backs_off, "main", true).unwrap(), 1);
 
-        let has_ended = view_with(ended("containerd://c1"), &before, true);
+        let has_ended = view_with(&ended("containerd://c1"), &before, true);
         assert_eq!(number(&has_ended, "main", false).unwrap(), 1);
         assert_eq!(number(&has_ended, "main", true).unwrap(), 0);
 
-        let none = view_with(waits("ErrImagePull"), &json!(null), false);
+        let none = view_with(&waits("ErrImagePull"), &json!(null), false);
         let refused = number(&none, "main", false).unwrap_err();
         assert!(format!("{refused:?}").contains("waiting to start: image can't be pulled"));
     }
 
     #[test]
     fn the_first_container_that_is_not_started_has_no_log() {
-        let mut view = view_with(json!({"waiting": {"reason": "CreateError"}}), &json!(null), true);
+        let mut view =
+            view_with(&json!({"waiting": {"reason": "CreateError"}}), &json!(null), true);
         let mut status = k8s::PodStatus::clone(&view.status);
         status.container_statuses.as_mut().unwrap()[0].restart_count = 0;
         view.status = Arc::new(status);
