@@ -258,8 +258,11 @@ impl Relief {
         let Some((at, report)) = ended else { return false };
         match &self.disk.step {
             DiskStep::ClearingDead { .. } => self.disk.dead_removed = Some(seen.now.boot),
-            // A pod that had ended before its eviction leaves dead containers.
-            DiskStep::Leaving(_) => self.disk.dead_removed = None,
+            // The pod leaves dead containers if it had ended before, and images that nobody uses.
+            DiskStep::Leaving(_) => {
+                self.disk.dead_removed = None;
+                self.disk.images_removed.clear();
+            }
             // This ends with the last unused image, because each such step has removed one.
             DiskStep::FreeingImages(removal) if removal.was_enough() => {
                 self.disk.images_removed.remove(&removal.signal);

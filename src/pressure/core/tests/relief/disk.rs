@@ -167,6 +167,16 @@ fn the_next_pod_waits_for_the_room_of_the_evicted_one() {
 }
 
 #[test]
+fn images_of_an_evicted_pod_go_before_the_next_pod() {
+    let mut world = evicted();
+    world.run(disk_hog("second"));
+    world.end("hog");
+    world.read(Signal::NodefsAvailable, 80 * MI);
+    assert!((0..40).any(|_| world.round(500) == ["evicted default/hog"]), "within 20 s");
+    assert_eq!(world.round(500), ["free images"]);
+}
+
+#[test]
 fn memory_does_not_wait_for_a_disk() {
     let mut world = World::new(hard("memory.available=100Mi nodefs.available=100Mi"));
     world.round(0);
