@@ -13,8 +13,8 @@
 //! ```
 //!
 //! Invariant: a pod leaves only when a directory that is known to be the right one was listed
-//! without it twice, at least [`AGREEMENT`] apart, with the same files both times, or when a person
-//! says so. Invariant: what a broken file says about a pod never replaces or removes that pod.
+//! without it twice, at least [`AGREEMENT`] apart, with the same files both times, and its file, if
+//! it is still there, had no mistakes; or when a person says so. Invariant: what a broken file says about a pod never replaces or removes that pod.
 //! Invariant: a saved manifest alone starts nothing. A pod that was only saved, or whose manifest
 //! is missing and may be removed, is unconfirmed until a look has settled the matter: it keeps what
 //! runs, see [`SourceSnapshot::unconfirmed`]. Invariant: while a last good revision is refused
@@ -183,7 +183,8 @@ pub(super) enum Presence {
     Saved,
     /// Its document is there and valid.
     Current,
-    /// Its document is broken, or could not be looked for: the last good revision is wanted.
+    /// Its document is broken, or could not be looked for, or its file has mistakes and does not show
+    /// it: the last good revision is wanted.
     LastGood,
     /// It is written nowhere.
     Missing {
@@ -500,13 +501,6 @@ fn seen(pod: &DesiredPod) -> Option<&str> {
 }
 
 impl ParsedFile {
-    #[must_use]
-    pub fn new(documents: Vec<Document>, objects: Vec<ObjectDocument>) -> Self {
-        let broken = documents.iter().any(|document| document.result.is_err())
-            || objects.iter().any(|document| document.result.is_err());
-        Self { documents, objects, broken, empty_list: false }
-    }
-
     /// Whether it looks like a file that is being written: there is nothing in it.
     pub(super) fn is_empty(&self) -> bool {
         self.documents.is_empty() && self.objects.is_empty() && !self.empty_list

@@ -41,6 +41,9 @@ impl Reader {
         mode: Option<u32>,
     ) -> Result<ParsedFile, Problem> {
         let decoded = manifest::decode(text, &self.context(location, seen))?;
+        // A credential that is missing, or a document that belongs elsewhere, is no such mistake.
+        let broken = decoded.documents.iter().any(|document| document.result.is_err())
+            || decoded.objects.iter().any(|object| object.result.is_err());
         let mut documents: Vec<Document> = decoded.documents.into_iter().map(document).collect();
         documents.shrink_to_fit();
         let objects = decoded.objects.into_iter().map(|decoded| self.object(decoded));
@@ -48,7 +51,7 @@ impl Reader {
         if mode.is_some_and(|mode| mode & OTHERS_READ != 0) {
             warn_of_readers(&mut objects);
         }
-        let mut reading = ParsedFile::new(documents, objects);
+        let mut reading = ParsedFile { documents, objects, empty_list: false, broken };
         match self.accepts {
             Accepts::All => {}
             Accepts::Pods => {

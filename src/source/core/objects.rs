@@ -1,7 +1,8 @@
 //! The ConfigMaps and Secrets of a source: the last good data of each, while the agent runs.
 //!
-//! Unlike a pod, an object that is gone is gone at the first look that does not show it: a pod that
-//! runs does not lose anything by that. Nothing of it is saved, so that no Secret is.
+//! Unlike a pod, an object that is gone is gone at the first look that does not show it, if its file
+//! is valid or gone: a pod that runs does not lose anything by that. Nothing of it is saved, so that
+//! no Secret is.
 
 use super::{EntryLook, Listed, Listing};
 use crate::model::{
@@ -35,8 +36,20 @@ struct Kept {
     object: Arc<DataObject>,
 }
 
+impl Kept {
+    /// Whether a document has the same object with the same data.
+    fn is_same(&self, document: &ObjectDocument) -> bool {
+        let written = document.result.as_ref();
+        written.is_ok_and(|new| new.key == self.object.key && new.is_same(&self.object))
+    }
+}
+
 const IMMUTABLE: &str = "Forbidden: field is immutable when `immutable` is set: remove the \
                          document and add it again, or use another name";
+
+/// Said of an object that a file with mistakes does not show.
+const UNSHOWN: &str = "the file has mistakes and does not show this object any more: its data stay \
+                       in use until they are corrected";
 
 impl Objects {
     /// Takes in what a look showed.
@@ -46,7 +59,8 @@ impl Objects {
         // The file of the last good data comes first: with what it says, or else with those.
         self.take(listing, &before, |file, kept| kept.is_some_and(|kept| kept.file == file.name));
         for (key, kept) in &before {
-            if !self.kept.contains_key(key) && may_hold(listing, &kept.file) {
+            let moved = || documents(listing).any(|(_, document)| kept.is_same(document));
+            if !self.kept.contains_key(key) && may_hold(listing, &kept.file) && !moved() {
                 self.kept.insert(key.clone(), kept.clone());
             }
         }
@@ -83,7 +97,24 @@ impl Objects {
     /// What a person is told about the documents of a file.
     pub(super) fn verdicts(&self, file: &Listed) -> Vec<FileVerdict> {
         let EntryLook::Read(reading) = &file.look else { return Vec::new() };
-        reading.objects.iter().map(|document| self.verdict(file, document)).collect()
+        let shown = reading.objects.iter().map(|document| self.verdict(file, document));
+        let unshown = self.kept.iter().filter(|(key, kept)| {
+            let shows = |document: &ObjectDocument| document.key.as_ref() == Some(*key);
+            reading.broken && kept.file == file.name && !reading.objects.iter().any(shows)
+        });
+        let unshown = unshown.map(|(key, kept)| {
+            let position = Position { line: kept.object.origin.line, column: 0 };
+            let message = UNSHOWN.to_owned();
+            let problem = Problem { position: Position::default(), path: String::new(), message };
+            FileVerdict::Rejected {
+                key: None,
+                object: Some(key.clone()),
+                position,
+                problems: vec![problem],
+                last_good: true,
+            }
+        });
+        shown.chain(unshown).collect()
     }
 
     fn verdict(&self, file: &Listed, document: &ObjectDocument) -> FileVerdict {

@@ -11,8 +11,8 @@ const LOST: &str = "the record of the manifests accepted earlier was lost, and t
                     nothing is removed until there are";
 
 /// Said of a pod that a file with mistakes does not show.
-const UNSHOWN: &str = "the pod is not in the file any more, which has mistakes: \
-                       it is removed if it is not there when they are corrected";
+const UNSHOWN: &str = "the file has mistakes and does not show this pod any more: the pod stays \
+                       until they are corrected, and goes if it is not in the file then";
 
 impl State {
     /// What is wrong with the source itself, and with what it remembers.

@@ -80,7 +80,9 @@ fn listing(text: &str) -> Listing {
                     .enumerate()
                     .filter(|(_, text)| *text != "#")
                     .map(|(index, text)| document(text, name, index));
-                EntryLook::Read(Arc::new(ParsedFile::new(documents.collect(), Vec::new())))
+                let documents: Vec<Document> = documents.collect();
+                let broken = documents.iter().any(|document| document.result.is_err());
+                EntryLook::Read(Arc::new(ParsedFile { documents, broken, ..ParsedFile::default() }))
             }
         };
         Listed { name: name.into(), location: format!("/m/{name}").into(), look }
@@ -708,8 +710,8 @@ fn every_file_gets_its_verdict() {
             "/m/a: ? line 1 kept: does not parse\n\
              /m/b: default/db line 1 kept: bad\n\
              /m/c: ? line 1 kept: bad\n\
-             /m/c: default/x line 1 kept: the pod is not in the file any more, which has mistakes: it \
-             is removed if it is not there when they are corrected\n\
+             /m/c: default/x line 1 kept: the file has mistakes and does not show this pod any more: \
+             the pod stays until they are corrected, and goes if it is not in the file then\n\
              /m/d: ? line 0 kept: a directory\n\
              /m/e: default/z accepted\n\
              /m/f: default/v line 1 kept: the file is gone\n",

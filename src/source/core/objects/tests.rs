@@ -49,8 +49,10 @@ fn listing(text: &str) -> Listing {
             "d" => EntryLook::Skipped { reason: "a directory".to_owned(), manifest_name: true },
             documents => {
                 let all = documents.split(' ').enumerate();
-                let objects = all.map(|(index, text)| document(text, name, index)).collect();
-                EntryLook::Read(Arc::new(ParsedFile::new(Vec::new(), objects)))
+                let objects: Vec<ObjectDocument> =
+                    all.map(|(index, text)| document(text, name, index)).collect();
+                let broken = objects.iter().any(|object| object.result.is_err());
+                EntryLook::Read(Arc::new(ParsedFile { objects, broken, ..ParsedFile::default() }))
             }
         };
         Listed { name: name.into(), location: format!("/m/{name}").into(), look }
@@ -102,6 +104,7 @@ fn the_last_good_data_stay_while_a_document_is_broken() {
         (&["a: web=1 db=2", "a: web? db=3"], "db=3 web=1"),
         (&["a: web=1 db=2", "a: web?"], "db=2 web=1"),
         (&["a: web=1 db=2", "a: other?"], "db=2 web=1"),
+        (&["a: web=1 db=2", "a: other?; b: web=1", "a: other=1; b: web=3"], "other=1 web=3"),
         (&["a: web=1 db=2", "a: web?", "a: web=3"], "web=3"),
         (&["a: web=1 db=2", "a: ?"], "db=2 web=1"),
         (&["a: web=1", "a: {"], "web=1"),
