@@ -21,8 +21,8 @@ pub(super) struct Owner {
 /// The owner id: given, else as kept, else made up and kept.
 ///
 /// Without it the agent would take all running pods for pods of another agent. So there are two
-/// copies, and a damaged or lost copy is written again from the other. A new id is made only when it
-/// is sure that neither copy has one.
+/// copies, and a damaged or lost copy is written again from the other. One that can't be read stays
+/// as it is. A new id is made only when it is sure that neither copy has one.
 pub(super) fn owner(state_dir: &Path, given: Option<&str>) -> Result<Owner, StoreError> {
     if let Some(given) = given {
         let id = given.to_owned();
@@ -36,7 +36,9 @@ pub(super) fn owner(state_dir: &Path, given: Option<&str>) -> Result<Owner, Stor
             Ok(Some(_)) => warnings.push(files::set_aside(&path, "it is no owner id")),
             Ok(None) => {}
             Err(source) => {
-                warnings.push(format!("cannot read {path:?}: {source}"));
+                warnings.push(format!(
+                    "cannot read {path:?}, a copy of the owner id: {source}; remove it, and it is made anew"
+                ));
                 unreadable = Some(StoreError::Io { operation: "read", path, source });
             }
         }

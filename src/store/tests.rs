@@ -229,7 +229,7 @@ async fn an_unreadable_copy_of_the_owner_id_stops_no_agent() {
             }
             let life = Life::begin(dir.path());
             assert_eq!(life.store.owner(), owner, "{bad:?}");
-            let named = format!("cannot read {bad:?}: it is ");
+            let named = format!("cannot read {bad:?}, a copy of the owner id: it is ");
             let warnings = life.store.warnings();
             assert!(warnings.borrow().iter().any(|w| w.starts_with(&named)), "{warnings:?}");
             life.end().await;
