@@ -100,7 +100,8 @@ pub enum EnvError {
         /// `Secret default/web`
         object: String,
     },
-    /// The node has no address yet. As with a kubelet in a cluster, the container waits for it.
+    /// The node has no address yet. The container waits for it, as with a kubelet in a cluster. (A
+    /// standalone kubelet gives it an empty value.)
     #[error(
         "{path} is not known, because the node has no address: it needs a default route or --node-ip"
     )]

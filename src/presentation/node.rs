@@ -85,6 +85,6 @@ pub(crate) fn manifest_counts(sources: &[Arc<SourceView>]) -> String {
     match sources.iter().filter(|source| source.unread).count() {
         0 => counts,
         unread if unread == sources.len() => UNREAD.to_owned(),
-        _ => format!("{counts}, one source {UNREAD}"),
+        unread => format!("{counts}, {unread} of {} sources {UNREAD}", sources.len()),
     }
 }

@@ -154,7 +154,7 @@ impl Facts {
                 @for source in &self.node.sources {
                     h3 { (printable(&source.location)) }
                     @if let Some(error) = &source.error { p class="bad" { (printable(error)) } }
-                    @if source.unread { p { (UNREAD) } }
+                    @if source.unread && source.error.is_none() { p { (UNREAD) } }
                     table class="manifests" {
                         @for (file, verdict) in
                             source.files.iter().flat_map(|f| f.verdicts.iter().map(move |v| (f, v)))

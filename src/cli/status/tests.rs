@@ -231,7 +231,7 @@ fn manifests_that_are_not_read_yet_are_not_called_none() {
     document.node.sources.push(SourceView::empty(SourceKind::Http, "http://boot/pods").into());
     let text = shown_with(&document);
     assert!(text.contains("Manifests from http://boot/pods\n  none\n"), "{text}");
-    let counts = "0 accepted, 0 rejected, 0 ignored, one source not read yet";
+    let counts = "0 accepted, 0 rejected, 0 ignored, 1 of 2 sources not read yet";
     assert!(text.contains(counts), "{text}");
 }
 

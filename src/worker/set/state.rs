@@ -169,7 +169,7 @@ impl State {
     }
 
     /// The place of the manifest that is in use for a name: the one that the last merge of the
-    /// sources has chosen. Before the first merge, it is that of the first record of an earlier run.
+    /// sources has chosen. Where it has none, it is that of the first record.
     pub(super) fn in_use(&self, key: &PodKey) -> Option<&Origin> {
         let recorded = || self.records.get(key)?.first()?.origin.as_ref();
         self.desired.pods.get(key).map(|pod| &pod.origin).or_else(recorded)
