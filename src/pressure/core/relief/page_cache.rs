@@ -120,18 +120,20 @@ impl Relief {
         seen: &Seen<'_>,
         effects: &mut Effects,
     ) -> bool {
+        let memory = |signal: Signal| signal.condition() == Pressure::Memory;
+        let is_over = !step.met.iter().any(|met| memory(met.threshold.signal));
         let (request, outcome) = match &self.page_cache {
             PageCache::Ended(request, outcome) => (*request, *outcome),
             PageCache::Tried { .. } => {
-                let memory = |signal: Signal| signal.condition() == Pressure::Memory;
-                if !step.met.iter().any(|met| memory(met.threshold.signal)) {
+                if is_over {
                     self.page_cache = PageCache::Untried;
                 }
                 return false;
             }
             PageCache::Untried | PageCache::Running(_) => return false,
         };
-        self.page_cache = request.tried();
+        // Page cache may grow so fast that only this reading shows that the shortage is over.
+        self.page_cache = if is_over { PageCache::Untried } else { request.tried() };
         self.state.acted(seen.now.boot);
         let more = match outcome {
             ReclaimOutcome::Complete | ReclaimOutcome::Unsupported => "",

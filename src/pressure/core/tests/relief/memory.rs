@@ -16,6 +16,19 @@ fn page_cache_is_reclaimed_before_a_pod_is_evicted() {
 }
 
 #[test]
+fn page_cache_that_grows_again_at_once_is_reclaimed_again() {
+    let mut world = hard_memory();
+    world.run(hog());
+    for _ in 0..3 {
+        world.read(Signal::MemoryAvailable, 60 * MI);
+        assert_eq!(world.round(50), ["reclaim page cache"]);
+        world.relief.fold(Outcome::Reclaimed(ReclaimOutcome::Complete));
+        world.read(Signal::MemoryAvailable, 140 * MI);
+        assert_eq!(world.round(50), ["asked the kernel to reclaim page cache of pods"]);
+    }
+}
+
+#[test]
 fn a_pod_is_evicted_at_once_where_the_kernel_reclaims_nothing() {
     let mut world = hard_memory();
     world.run(hog());
