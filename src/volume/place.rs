@@ -128,9 +128,7 @@ impl Place {
         if !self.ready_marker().exists() {
             return Ok(false);
         }
-        let directory = self.directory();
-        let mut mounts = mounts_at_or_below(&directory)?;
-        mounts.retain(|m| m.mount_point == directory);
+        let (directory, mounts) = self.mounts()?;
         let is_mounted = match medium.fs_type() {
             Some(ours) => mounts.iter().any(|m| m.fs_type == ours),
             None => !self.was_mounted() || mounts.iter().any(is_ours),
@@ -139,7 +137,8 @@ impl Place {
         Ok(is_mounted && (!mounts.is_empty() || directory.is_dir()))
     }
 
-    /// Whether the volume was set up before, and nothing of it was lost since.
+    /// Whether a volume of files was set up before, and nothing of it was lost since. Nothing else
+    /// may be mounted there: a Secret is never written to another file system.
     pub(super) fn is_set_up(&self, medium: Medium) -> Result<bool, VolumeError> {
         Ok(self.is_present(medium)? && self.ready_marker().exists())
     }
@@ -147,9 +146,7 @@ impl Place {
     /// Whether the volume's medium is there. A memory volume is gone after a reboot while its
     /// marker is not. A volume that was in memory before an edit of its pod stays there.
     fn is_present(&self, medium: Medium) -> Result<bool, VolumeError> {
-        let directory = self.directory();
-        let mut mounts = mounts_at_or_below(&directory)?;
-        mounts.retain(|m| m.mount_point == directory);
+        let (directory, mounts) = self.mounts()?;
         let (present, is_own) = match medium.fs_type() {
             None if self.ready_marker().exists() => {
                 let is_lost = self.was_mounted() && mounts.is_empty();
@@ -159,6 +156,14 @@ impl Place {
             Some(ours) => (!mounts.is_empty(), mounts.iter().all(|m| m.fs_type == ours)),
         };
         if is_own { Ok(present) } else { Err(VolumeError::ForeignMount { path: directory }) }
+    }
+
+    /// The volume's directory, and what is mounted there.
+    fn mounts(&self) -> Result<(PathBuf, Vec<MountEntry>), VolumeError> {
+        let directory = self.directory();
+        let mut mounts = mounts_at_or_below(&directory)?;
+        mounts.retain(|m| m.mount_point == directory);
+        Ok((directory, mounts))
     }
 
     /// Does something for the volume unless it was finished before.

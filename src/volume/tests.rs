@@ -570,9 +570,7 @@ fn nothing_is_deleted_behind_a_mount() {
         return;
     }
     let root = TestRoot::new();
-    let data = root.host("data");
-    fs::create_dir(&data).unwrap();
-    fs::write(data.join("precious"), "").unwrap();
+    let data = precious(&root);
     let pod = simple_pod(&json!({"name": "v", "emptyDir": {}}));
     root.volumes.setup(&pod, &uid(), None, Prepared::default()).unwrap();
     let bind = |target: &Path| {
