@@ -13,11 +13,20 @@ use hyper::{
 };
 use hyper_util::rt::{TokioExecutor, TokioIo};
 use serde_json::{Value, json};
-use std::{convert::Infallible, future::pending, sync::Arc};
+use std::{
+    convert::Infallible,
+    future::pending,
+    pin::{Pin, pin},
+    sync::Arc,
+    time::Duration,
+};
 use tokio::{net::TcpStream, sync::Mutex, time::Instant};
 use tokio_rustls::{TlsConnector, rustls::pki_types::ServerName};
 
 type Answer = Response<BoxBody<Bytes, hyper::Error>>;
+
+/// How long a connection is open after the API server has ended it: as long as its own are.
+const LAST_ANSWERS: Duration = Duration::from_secs(1);
 
 /// The API server's end of a connection.
 #[derive(Clone)]
@@ -54,14 +63,13 @@ pub(super) async fn connection(downstream: TcpStream, shared: Arc<Shared>) {
             async move { Ok::<_, Infallible>(handle(request, upstream, &shared).await) }
         })
     };
-    // No arm is resumed: the end of one side is the end of the connection.
     if is_http2 {
         let Ok((sender, ended)) = http2::handshake(TokioExecutor::new(), stream).await else {
             return;
         };
         let served = server::conn::http2::Builder::new(TokioExecutor::new())
             .serve_connection(downstream, service(Upstream::Http2(sender)));
-        tokio::select! { _ = served => {} _ = ended => {} }
+        until_either_ends(served, ended, server::conn::http2::Connection::graceful_shutdown).await;
     } else {
         let Ok((sender, ended)) = http1::handshake(stream).await else {
             return;
@@ -69,7 +77,27 @@ pub(super) async fn connection(downstream: TcpStream, shared: Arc<Shared>) {
         let upstream = Upstream::Http1(Arc::new(Mutex::new(sender)));
         let served =
             server::conn::http1::Builder::new().serve_connection(downstream, service(upstream));
-        tokio::select! { _ = served => {} _ = ended => {} }
+        until_either_ends(served, ended, server::conn::http1::Connection::graceful_shutdown).await;
+    }
+}
+
+/// Serves the agent's side until it ends, or until the API server's side has `ended`. An orderly end
+/// of the API server follows an answer, which has to arrive: that is how it rejects credentials.
+async fn until_either_ends<S: Future>(
+    served: S,
+    ended: impl Future<Output = Result<(), hyper::Error>>,
+    finish: fn(Pin<&mut S>),
+) {
+    let mut served = pin!(served);
+    // No arm is resumed.
+    let orderly = tokio::select! {
+        _ = served.as_mut() => return,
+        ended = ended => ended.is_ok(),
+    };
+    if orderly {
+        finish(served.as_mut());
+        // Some answers never come, and who waits for them sees the end of the connection.
+        _ = tokio::time::timeout(LAST_ANSWERS, served).await;
     }
 }
 
