@@ -78,6 +78,16 @@ pub enum CgroupError {
         "no usable cgroup tree is mounted: neither cgroup2 nor the v1 hierarchies of memory, cpu and pids"
     )]
     NoHierarchy,
+    /// The v2 tree lacks controllers, most often because the kernel was started without them.
+    #[error(
+        "cgroup v2 has no controller {}, without which pods can't be limited: enable it on the kernel's command line{}",
+        .missing.join(", "),
+        if .missing.contains(&"memory") { " (cgroup_enable=memory)" } else { "" }
+    )]
+    MissingControllers {
+        /// `memory`, `cpu` or `pids`.
+        missing: Vec<&'static str>,
+    },
     /// A name that is no plain path component.
     #[error("invalid cgroup name component {component:?}")]
     InvalidName {

@@ -152,6 +152,15 @@ fn refuses_what_it_cannot_work_with() {
     let dir = tempfile::tempdir().unwrap();
     let error = Cgroups::on_hierarchies(fake_v2(dir.path()), &settings("/a/../b")).unwrap_err();
     assert!(matches!(error, CgroupError::InvalidName { .. }));
+    // As on a Raspberry Pi, whose firmware switches the memory controller off.
+    let cgroups = Cgroups::on_hierarchies(fake_v2(dir.path()), &settings("/")).unwrap();
+    cgroups.require_controllers().unwrap();
+    populate(dir.path(), Some("cpuset cpu io pids"));
+    assert_eq!(
+        cgroups.require_controllers().unwrap_err().to_string(),
+        "cgroup v2 has no controller memory, without which pods can't be limited: \
+         enable it on the kernel's command line (cgroup_enable=memory)"
+    );
 }
 
 #[tokio::test]

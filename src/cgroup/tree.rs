@@ -27,7 +27,8 @@ const V1_CONTROLLERS: [&str; 7] =
 /// The controller of huge pages, which not every kernel has.
 const HUGETLB: &str = "hugetlb";
 /// What a pod can't be limited without.
-const V1_REQUIRED: [&str; 3] = ["memory", "cpu", "pids"];
+const REQUIRED: [&str; 3] = ["memory", "cpu", "pids"];
+
 /// The cgroup tree of this machine's pods. Cheap to clone. File operations take microseconds, what
 /// systemd does milliseconds, 10 s at most; nothing waits for a process to end except
 /// [`Cgroups::remove_pod`].
@@ -75,7 +76,7 @@ impl Cgroups {
     /// Looks at what is mounted and takes v1 when its memory controller is, else v2.
     ///
     /// # Errors
-    /// When no usable tree is mounted, or `cgroupRoot` is no name.
+    /// When no usable tree is mounted, a controller is missing, or `cgroupRoot` is no name.
     pub fn detect(settings: &CgroupSettings) -> Result<Self, CgroupError> {
         let path = Path::new("/proc/self/mountinfo");
         let mounts = fs::read(path).map_err(|source| CgroupError::Io {
@@ -83,13 +84,28 @@ impl Cgroups {
             path: path.to_owned(),
             source,
         })?;
-        Self::on_hierarchies(core::hierarchies(&mounts), settings)
+        let cgroups = Self::on_hierarchies(core::hierarchies(&mounts), settings)?;
+        if settings.per_qos && cgroups.inner.version == CgroupVersion::V2 {
+            cgroups.require_controllers()?;
+        }
+        Ok(cgroups)
+    }
+
+    /// # Errors
+    /// When the v2 tree lacks a controller without which pods can't be limited.
+    pub(super) fn require_controllers(&self) -> Result<(), CgroupError> {
+        let trees = self.inner.own.iter();
+        let available: Vec<String> =
+            trees.flat_map(|tree| v2_controllers(&tree.mount_point)).collect();
+        let is_missing = |name: &&str| !available.iter().any(|found| found == name);
+        let missing: Vec<&'static str> = REQUIRED.into_iter().filter(is_missing).collect();
+        if missing.is_empty() { Ok(()) } else { Err(CgroupError::MissingControllers { missing }) }
     }
 
     /// The same on given hierarchies.
     ///
     /// # Errors
-    /// As [`Cgroups::detect`].
+    /// As [`Cgroups::detect`], which also looks whether all controllers are there.
     pub fn on_hierarchies(
         all: Vec<Hierarchy>,
         settings: &CgroupSettings,
@@ -99,7 +115,7 @@ impl Cgroups {
         check_name(&root)?;
         let has = |name: &str| all.iter().any(|h| h.controllers.iter().any(|c| c == name));
         let (version, own) = if has("memory") {
-            if !V1_REQUIRED.into_iter().all(has) {
+            if !REQUIRED.into_iter().all(has) {
                 return Err(CgroupError::NoHierarchy);
             }
             let ours =
@@ -217,7 +233,10 @@ impl Cgroups {
         }
         let done = timed("create", self.make_pod(name, &place, values)).await;
         if let Err(err) = done {
-            self.remove_place(&place).await?;
+            // Why it can't be made says more than why what there is of it can't be removed.
+            if let Err(left) = self.remove_place(&place).await {
+                tracing::debug!(err = %left, "a cgroup that could not be set up is left");
+            }
             return Err(err);
         }
         Ok(true)
