@@ -207,9 +207,17 @@ where
                 return Ok(self.present(found));
             }
         }
+        // The pull that was waited for may have failed to reach the same registry.
+        if slot.waited
+            && let Some(found) = self.present_instead(name, &repository).await
+        {
+            return Ok(found);
+        }
         let (started, began) = (Instant::now(), clock::now().boot);
         let pulled = if self.images.limits.may_begin() {
             self.recorded_pull(name, before, &repository, &issued).await
+        } else if let Some(found) = self.present_instead(name, &repository).await {
+            return Ok(found);
         } else {
             Err(PullError { text: "pull QPS exceeded".to_owned(), answered: false }.into())
         };
@@ -226,9 +234,10 @@ where
                 );
                 self.event(EventKind::Normal, "Pulled", message);
                 self.images.note_pull(&found.id, began);
+                self.images.unreachable.reached(&repository);
                 Ok(found)
             }
-            Err(Unpulled::Refused(error)) => self.pull_failed(name, &error).await,
+            Err(Unpulled::Refused(error)) => self.pull_failed(name, &repository, &error).await,
             Err(Unpulled::NotFound(failure)) => Err(failure),
         }
     }
@@ -272,28 +281,49 @@ where
     async fn pull_failed(
         &mut self,
         name: &str,
+        repository: &str,
         error: &PullError,
     ) -> Result<ImageFound, ImageFailure> {
         let image = self.request.image;
         let failure = pull_failed(image, &error.text);
-        if self.request.accept_present
-            && self.request.policy == PullPolicy::Always
-            && error.answered
-            && is_unreachable(&error.text)
-            // A runtime that can't say whether it is there changes nothing: the pull has failed.
-            && let Ok(found) = (self.inspect)(name.to_owned()).await
-            && let Some(found) = self.usable(found).await
-        {
-            let message = format!(
-                "Failed to pull image \"{image}\": {}; the registry can't be reached, starting from the image already present on the machine",
-                failure.message
-            );
-            self.event(EventKind::Warning, "Failed", message);
-            return Ok(found);
+        if error.answered && is_unreachable(&error.text) {
+            self.images.unreachable.note(repository, &failure.message, clock::now().boot);
+            if let Some(found) = self.present_offline(name).await {
+                let message = format!(
+                    "Failed to pull image \"{image}\": {}; the registry can't be reached, starting from the image already present on the machine",
+                    failure.message
+                );
+                self.event(EventKind::Warning, "Failed", message);
+                return Ok(found);
+            }
         }
         let message = format!("Failed to pull image \"{image}\": {}", failure.message);
         self.event(EventKind::Warning, "Failed", message);
         Err(failure)
+    }
+
+    /// The image that is present, in place of a pull that could not begin at once, when another pull
+    /// has just failed to reach the registry.
+    async fn present_instead(&mut self, name: &str, repository: &str) -> Option<ImageFound> {
+        let why = self.images.unreachable.lately(repository, clock::now().boot)?;
+        let found = self.present_offline(name).await?;
+        let message = format!(
+            "Image \"{}\" is not pulled, because its registry could not be reached a moment ago ({why}); starting from the image already present on the machine",
+            self.request.image
+        );
+        self.event(EventKind::Warning, "Failed", message);
+        Some(found)
+    }
+
+    /// The image that is present, where the pod may start from it while the registry can't be
+    /// reached.
+    async fn present_offline(&mut self, name: &str) -> Option<ImageFound> {
+        if !self.request.accept_present || self.request.policy != PullPolicy::Always {
+            return None;
+        }
+        // A runtime that can't say whether it is there changes nothing: the pull has failed.
+        let found = (self.inspect)(name.to_owned()).await.ok()?;
+        self.usable(found).await
     }
 
     /// With each matching credential in turn, or anonymously without any.

@@ -6,7 +6,7 @@
 use crate::model::Order as _;
 use serde::Deserialize;
 use sha2::{Digest as _, Sha256};
-use std::{collections::BTreeMap, fmt};
+use std::{collections::BTreeMap, fmt, net::Ipv6Addr};
 
 /// Hosts that stand for Docker Hub.
 const DEFAULT_KEY: &str = "index.docker.io";
@@ -87,7 +87,7 @@ struct Entry {
 
 impl Keyring {
     /// Reads a config file. Entries without user name and password (credential helpers) are left
-    /// out.
+    /// out, as are those that can't be decoded, which is logged.
     ///
     /// # Errors
     /// When it is not JSON of that layout.
@@ -96,8 +96,9 @@ impl Keyring {
             Layout::Config => serde_json::from_slice::<ConfigFile>(text)?.auths,
             Layout::Legacy => serde_json::from_slice::<BTreeMap<String, Entry>>(text)?,
         };
-        let found = found.iter();
-        Ok(Self::new(found.filter_map(|(key, entry)| Some((key.as_str(), credentials(entry)?)))))
+        let found =
+            found.iter().filter_map(|(key, entry)| Some((&**key, credentials(key, entry)?)));
+        Ok(Self::new(found))
     }
 
     /// From registries with their credentials.
@@ -154,11 +155,17 @@ fn key_of(text: &str) -> Option<String> {
     (!host.is_empty()).then(|| format!("{host}{path}"))
 }
 
-fn credentials(entry: &Entry) -> Option<Credentials> {
+fn credentials(registry: &str, entry: &Entry) -> Option<Credentials> {
     if !entry.auth.is_empty() {
-        let decoded = String::from_utf8(decode_base64(&entry.auth)?).ok()?;
-        let (username, password) = decoded.split_once(':')?;
-        return Some(Credentials {
+        let decoded = decode_base64(&entry.auth).and_then(|text| String::from_utf8(text).ok());
+        let found = decoded.as_deref().and_then(|text| text.split_once(':'));
+        if found.is_none() {
+            tracing::warn!(
+                registry,
+                "its credentials are not used: \"auth\" is not the base64 of USER:PASSWORD"
+            );
+        }
+        return found.map(|(username, password)| Credentials {
             username: username.to_owned(),
             password: password.trim_end_matches('\0').to_owned(),
             email: entry.email.clone(),
@@ -182,7 +189,14 @@ pub(super) fn matches(key: &str, repository: &str) -> bool {
             Some(at) => text.split_at(at),
             None => (text, ""),
         };
-        let (host, port) = host.split_once(':').unwrap_or((host, ""));
+        let bracketed = host.strip_prefix('[').and_then(|host| host.split_once(']'));
+        let (host, port) = match bracketed {
+            Some((address, port)) if address.parse::<Ipv6Addr>().is_ok() => {
+                (address, port.trim_start_matches(':'))
+            }
+            // The brackets may be a set, too.
+            Some(_) | None => host.split_once(':').unwrap_or((host, "")),
+        };
         (host.to_owned(), port.to_owned(), path.to_owned())
     };
     let (key_host, key_port, key_path) = split(key);
@@ -253,11 +267,13 @@ fn in_set(set: &[u8], found: u8) -> bool {
     inside != negated
 }
 
-/// Standard alphabet, with or without padding.
+/// Standard alphabet, with or without padding. Line breaks are skipped, as Go's decoder does:
+/// base64(1) makes them.
 fn decode_base64(text: &str) -> Option<Vec<u8>> {
     let mut bytes = Vec::with_capacity(text.len() * 3 / 4);
     let (mut bits, mut count) = (0_u32, 0_u32);
-    for symbol in text.trim().trim_end_matches('=').bytes() {
+    let breaks = |symbol: &u8| matches!(symbol, b'\r' | b'\n');
+    for symbol in text.trim().trim_end_matches('=').bytes().filter(|symbol| !breaks(symbol)) {
         let value = match symbol {
             b'A'..=b'Z' => symbol - b'A',
             b'a'..=b'z' => symbol - b'a' + 26,

@@ -1,10 +1,10 @@
 //! Images: whether one must be pulled, with which credentials, how many at a time, and what a
 //! failure is called; and which pods may use one that is present.
 //!
-//! `core` (decisions, texts), `keyring` (credentials) and `limit`'s bucket are
-//! pure. `provider` asks plugins for credentials. `records` keeps which credentials have pulled what. [`Images::ensure`] does what they say through the runtime client. Back-off between
-//! attempts is not kept here: `plan` decides when to try again. `gc` removes images that are not
-//! uses.
+//! `core` (decisions, texts), `keyring` (credentials), `unreachable` and `limit`'s bucket are pure.
+//! `provider` asks plugins for credentials. `records` keeps which credentials have pulled what.
+//! [`Images::ensure`] does what they say through the runtime client. Back-off between attempts is
+//! not kept here: `plan` decides when to try again. `gc` removes images that nothing uses.
 
 mod core;
 mod credentials;
@@ -16,6 +16,7 @@ mod provider;
 mod records;
 #[cfg(test)]
 mod tests;
+mod unreachable;
 
 pub use core::{FailureReason, PullPolicy};
 pub use credentials::CredentialPaths;
@@ -54,6 +55,7 @@ pub struct Images {
     credentials: CredentialPaths,
     providers: provider::Providers,
     records: PullRecords,
+    unreachable: unreachable::Unreachable,
     pulled: EndedPulls,
 }
 
@@ -91,6 +93,7 @@ impl Images {
             credentials: settings.credentials,
             providers: provider::Providers::new(settings.providers),
             records: settings.records,
+            unreachable: unreachable::Unreachable::default(),
             pulled: EndedPulls::default(),
         }
     }

@@ -3,6 +3,7 @@ use super::{
     ensure::{Ensure, PullError},
     keyring::{Credentials, Keyring, Layout},
     limit::PullLimits,
+    unreachable::Unreachable,
     *,
 };
 use crate::{
@@ -107,6 +108,8 @@ fn credentials_match_from_the_most_specific_on() {
         "[a-q]*.example.org": user("set"),
         "https://index.docker.io/v1/": user("hub"),
         "helper.example.com": {},
+        "[fd00::1]:5000/team": user("IPv6"),
+        "[fd00::2]": user("IPv6 without port"),
     }));
     assert_eq!(users(&ring, "reg.example.com/team/app"), ["app", "team-slash", "host", "glob"]);
     assert_eq!(users(&ring, "reg.example.com/team/other"), ["team-slash", "host", "glob"]);
@@ -118,6 +121,9 @@ fn credentials_match_from_the_most_specific_on() {
     assert!(users(&ring, "example.com/x").is_empty());
     assert_eq!(users(&ring, "docker.io/library/busybox"), ["hub"]);
     assert_eq!(users(&ring, "helper.example.com/x"), ["glob"]);
+    assert_eq!(users(&ring, "[fd00::1]:5000/team/app"), ["IPv6"]);
+    assert!(users(&ring, "[fd00::1]:5001/team/app").is_empty());
+    assert_eq!(users(&ring, "[fd00::2]/app"), ["IPv6 without port"]);
 }
 
 /// Whoever may make a Secret chooses the patterns.
@@ -143,10 +149,11 @@ fn credentials_are_decoded_and_never_printed() {
     let ring = ring(&serde_json::json!({
         "a.io": {"auth": "dXNlcjpwYTpzcw=="},
         "b.io": {"auth": "dXNlcjpwYTpzcw"},
+        "lines.io": {"auth": "dXNlcjpw\r\nYTpz\ncw==\n"},
         "c.io": {"auth": "not base64!"},
         "d.io": {"auth": "bm9jb2xvbg=="},
     }));
-    for host in ["a.io/x", "b.io/x"] {
+    for host in ["a.io/x", "b.io/x", "lines.io/x"] {
         let found = ring.lookup(host);
         assert_eq!((found[0].username.as_str(), found[0].password.as_str()), ("user", "pa:ss"));
         assert!(!format!("{found:?}").contains("pa:ss"));
@@ -243,6 +250,7 @@ struct World {
     providers: Vec<CredentialProvider>,
     qps: u32,
     records: Records,
+    unreachable: Unreachable,
 }
 
 /// Records of pulls in a directory of their own.
@@ -300,6 +308,7 @@ impl World {
                 records: self.records.records.clone(),
             },
         );
+        let images = Images { unreachable: self.unreachable.clone(), ..images };
         if self.qps > 0 {
             assert!(images.limits.may_begin(), "the burst is used up by another pod");
         }
@@ -450,6 +459,37 @@ async fn an_offline_machine_starts_what_it_has() {
         let world = World::with(&present, vec![Err(text)]);
         assert!(world.ensure(request(PullPolicy::Always)).await.0.is_err(), "{text}");
     }
+}
+
+#[tokio::test]
+async fn a_pull_that_may_not_begin_yet_needs_no_registry_that_is_away() {
+    let offline = "dial tcp 10.0.0.1:443: connect: network is unreachable";
+    let first = World::with(&["app:latest"], vec![Err(offline)]);
+    let crowded = World {
+        qps: 1,
+        unreachable: first.unreachable.clone(),
+        ..World::with(&["app:latest", "r.io/app:latest"], vec![])
+    };
+    let always = request(PullPolicy::Always);
+    assert!(crowded.ensure(always).await.0.is_err(), "nothing is known of the registry");
+    assert!(first.ensure(always).await.0.is_ok());
+    let (result, events) = crowded.ensure(always).await;
+    assert_eq!(result.unwrap().id, "id of app:latest");
+    assert_eq!(
+        events[1..],
+        [
+            "Warning Failed Image \"app\" is not pulled, because its registry could not be reached a moment ago (dial tcp 10.0.0.1:443: connect: network is unreachable); starting from the image already present on the machine"
+        ]
+    );
+    let elsewhere = PullRequest { image: "r.io/app", ..always };
+    let strict = PullRequest { accept_present: false, ..always };
+    for refused in [elsewhere, strict] {
+        assert!(crowded.ensure(refused).await.0.is_err(), "{refused:?}");
+    }
+    let reached = World::with(&["app:latest"], vec![Ok("app:latest")]);
+    let reached = World { unreachable: first.unreachable.clone(), ..reached };
+    assert!(reached.ensure(always).await.0.is_ok());
+    assert!(crowded.ensure(always).await.0.is_err(), "the registry is there again");
 }
 
 #[tokio::test]
