@@ -92,7 +92,7 @@ pub(super) async fn spawn_all(
     spawn(tasks, "relist", pleg.run(shutdown.clone()));
     // Meanwhile the runtime answers the first listing, which must not be older than the locks.
     let owner = config.paths.owner.clone();
-    let open = move || Store::open(locked, owner.as_deref());
+    let open = move || Store::open(locked, owner.as_deref(), &machine::boot_id(Path::new("/")));
     let (store, writer, mut loaded) = STATE.run(open).await??;
     let [synced, cached] = writer.heartbeats();
     spawn(tasks, "store", writer.run());

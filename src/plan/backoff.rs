@@ -46,10 +46,9 @@ impl Moment {
         Self { age: Duration::ZERO, seen: now.boot }
     }
 
-    /// The boot time of `self + delay`, or zero when that lies before the boot. It is at most
-    /// `delay` from now, because `self` may come from the memory of an earlier boot.
-    pub(crate) fn after(self, delay: Duration, now: Now) -> Duration {
-        clamp((self.seen + delay).saturating_sub(self.age), delay, now)
+    /// The boot time of `self + delay`, or zero when that lies before the boot.
+    pub(crate) fn after(self, delay: Duration) -> Duration {
+        (self.seen + delay).saturating_sub(self.age)
     }
 
     /// True when it happened at least `limit` ago.
@@ -226,8 +225,8 @@ impl ImageBackOff {
     /// policy `Always` needs a pull, because the registry may deny the image, and so it waits for
     /// the end of the back-off.
     pub(crate) fn turn(&self, present_will_do: bool, now: Now) -> ImageTurn {
-        let pull_at = clamp(self.failed_at + self.delay, IMAGE_CAP, now);
-        let look_at = clamp(self.looked_at.unwrap_or(self.failed_at) + LOOK_AGAIN, IMAGE_CAP, now);
+        let pull_at = self.failed_at + self.delay;
+        let look_at = self.looked_at.unwrap_or(self.failed_at) + LOOK_AGAIN;
         if now.boot >= pull_at {
             ImageTurn::Pull
         } else if now.boot < look_at {
@@ -311,48 +310,21 @@ impl Retry {
     }
 
     /// The boot time of the next try.
-    pub(crate) fn due(&self, now: Now) -> Duration {
+    pub(crate) fn due(&self) -> Duration {
         let doublings = self.failures.saturating_sub(1).min(8);
-        let delay = (RETRY_BASE * 2_u32.pow(doublings)).min(RETRY_CAP);
-        clamp(self.at + delay, RETRY_CAP, now)
+        self.at + (RETRY_BASE * 2_u32.pow(doublings)).min(RETRY_CAP)
     }
-}
-
-/// Limits a due time to the longest possible delay from now: `due` may come from the memory of an
-/// earlier boot.
-fn clamp(due: Duration, longest: Duration, now: Now) -> Duration {
-    due.min(now.boot + longest)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    /// The last boot took ten days, and this one has taken a minute.
-    fn two_boots() -> (Now, Now) {
-        let at = |boot| Now { boot: Duration::from_secs(boot), wall: Timestamp::UNIX_EPOCH };
-        (at(864_000), at(60))
-    }
-
-    #[test]
-    fn a_time_of_another_boot_delays_by_its_delay_at_most() {
-        let (before, now) = two_boots();
-        assert_eq!(Moment::just(before).after(BASE, now), now.boot + BASE);
-
-        let mut retry = Retry::default();
-        retry.failed("no", before);
-        assert_eq!(retry.due(now), now.boot + RETRY_CAP);
-
-        let mut image = ImageBackOff::default();
-        image.failed("ErrImagePull", "no", before);
-        assert_eq!(image.turn(false, now), ImageTurn::Wait(now.boot + IMAGE_CAP));
-        image.looked(before);
-        assert_eq!(image.turn(true, now), ImageTurn::Wait(now.boot + IMAGE_CAP));
-    }
+    const NOW: Now = Now { boot: Duration::from_secs(864_000), wall: Timestamp::UNIX_EPOCH };
 
     /// How long the second restart waits, when the first one had the definition `before`.
     fn delay_of_second(before: Option<u32>, now: Option<u32>) -> Duration {
-        let (time, cap) = (two_boots().0, Duration::from_secs(300));
+        let (time, cap) = (NOW, Duration::from_secs(300));
         let mut ends = Ends::default();
         ends.note("c1", Moment::just(time));
         ends.count_restart(&Exited { id: "c1", definition: before }, cap, time);
@@ -373,7 +345,7 @@ mod tests {
 
     #[test]
     fn a_start_with_another_definition_is_counted_anew() {
-        let (now, cap) = (two_boots().0, Duration::from_secs(300));
+        let (now, cap) = (NOW, Duration::from_secs(300));
         let later = |seconds| Now { boot: now.boot + Duration::from_secs(seconds), ..now };
         let mut ends = Ends::default();
         let mut restart = |id: &str, definition: u32, at: Now| {
@@ -389,12 +361,12 @@ mod tests {
     }
 
     #[test]
-    fn a_time_of_this_boot_is_taken_as_it_is() {
-        let (now, _) = two_boots();
-        let later = Now { boot: now.boot + Duration::from_secs(4), ..now };
-        assert_eq!(Moment::just(now).after(BASE, later), now.boot + BASE);
+    fn delays_count_from_the_failure() {
+        assert_eq!(Moment::just(NOW).after(BASE), NOW.boot + BASE);
         let mut retry = Retry::default();
-        retry.failed("no", now);
-        assert_eq!(retry.due(later), now.boot + RETRY_BASE);
+        for delay in [1, 2, 4, 8, 10, 10] {
+            retry.failed("no", NOW);
+            assert_eq!(retry.due(), NOW.boot + Duration::from_secs(delay));
+        }
     }
 }

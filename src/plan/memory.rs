@@ -1,5 +1,5 @@
 //! What planning remembers between passes: back-offs, failures, and the events that were recorded.
-//! It is kept under `/run`, so it outlives the agent but not a reboot.
+//! It is kept in the run directory, so it outlives the agent but not a reboot.
 
 use super::{
     Action, CreateSandbox, Failure, Incarnation, KillContainer, KillPurpose, Outcome, PlanSettings,
@@ -109,7 +109,7 @@ impl Ending {
     /// What is left of a grace period of `seconds`, in whole seconds. A grace period only shrinks.
     pub(crate) fn time_left(self, seconds: u32, now: Now) -> u32 {
         let seconds = seconds.min(self.grace_seconds);
-        let due = self.since.after(Duration::from_secs(seconds.into()), now);
+        let due = self.since.after(Duration::from_secs(seconds.into()));
         whole_seconds(due.saturating_sub(now.boot)).min(seconds)
     }
 
@@ -223,7 +223,7 @@ impl Recollection {
     /// The retry of a stage, if it is not due yet.
     pub(crate) fn held_back(&self, stage: Stage, now: Now) -> Option<(&Retry, Duration)> {
         let retry = self.retries.get(&stage)?;
-        let due = retry.due(now);
+        let due = retry.due();
         (due > now.boot).then_some((retry, due))
     }
 }
@@ -585,6 +585,7 @@ impl PodMemory {
             }
             Step::Release => self.retry(failure, Stage::Release, now),
             Step::CleanUp => self.retry(failure, Stage::CleanUp, now),
+            Step::Cancelled => {}
         }
     }
 

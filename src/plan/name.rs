@@ -183,10 +183,9 @@ impl KeptPod {
             Action::KillPod(kill) => match kill.purpose {
                 KillPurpose::Terminal => self.ends,
                 KillPurpose::RestartAll { .. } | KillPurpose::Asked => self.restarts,
-                KillPurpose::Restart
-                | KillPurpose::Retire { .. }
-                | KillPurpose::Surplus
-                | KillPurpose::Shutdown => false,
+                // Also of another revision than the one that is kept.
+                KillPurpose::Shutdown => true,
+                KillPurpose::Restart | KillPurpose::Retire { .. } | KillPurpose::Surplus => false,
             },
             Action::Release { .. } => self.ends,
             Action::PreparePod { .. }

@@ -37,9 +37,10 @@ pub struct PodOrders {
 #[derive(Clone, Debug, PartialEq)]
 pub enum Wish {
     Run(Arc<DesiredPod>),
-    /// The containers of this pod that run keep running. Nothing is started, stopped or removed,
-    /// with two exceptions: a kill that has begun is finished, and the pod ends when the machine
-    /// shuts down.
+    /// The containers of this pod that run keep running. A kill that has begun is finished, and the
+    /// pod ends when the machine shuts down. Apart from that, nothing of a static pod is started,
+    /// stopped or removed. A pod of the API server also ends when its time is over, and its
+    /// containers start again in the sandbox that runs.
     Keep {
         pod: Arc<DesiredPod>,
         /// What has to be known before more is done; the rest of a sentence.

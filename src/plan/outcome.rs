@@ -140,6 +140,9 @@ pub enum Step {
     },
     Release,
     CleanUp,
+    /// The agent gave the action up, because it stops or the action is not wanted any more. Nothing
+    /// has gone wrong, so the next plan need not wait and shows no error.
+    Cancelled,
 }
 
 impl Outcome {

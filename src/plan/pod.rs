@@ -149,7 +149,7 @@ fn plan_deadline(cx: &Cx<'_>, plan: &mut PodPlan) -> Option<Terminal> {
     let started = cx.memory.started.or_else(|| Some(Moment::of_wall(accepted?, cx.now)))?;
     let limit = Duration::from_secs(u64::try_from(seconds).unwrap_or_default());
     if !started.is_older_than(limit, cx.now) {
-        plan.wake(started.after(limit, cx.now));
+        plan.wake(started.after(limit));
         return None;
     }
     let message = "Pod was active on the node longer than the specified deadline";

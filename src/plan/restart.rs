@@ -256,7 +256,7 @@ fn plan_crash_back_off(
     let (pod, shown) = (cx.display(), format_duration(delay));
     let message = format!("back-off {shown} restarting failed container={name} pod={pod}");
     plan.wait(name, "CrashLoopBackOff", message);
-    let due = finished.after(delay, cx.now);
+    let due = finished.after(delay);
     if due <= cx.now.boot {
         return true;
     }
@@ -278,7 +278,7 @@ fn plan_failure_back_off(
     let name = container.name.as_str();
     let failure = cx.memory.container(name).failure.as_ref();
     // The step that failed last is not repeated at once, even if a pull of the image is due.
-    let held = failure.map(|f| f.retry.due(cx.now)).filter(|due| *due > cx.now.boot);
+    let held = failure.map(|f| f.retry.due()).filter(|due| *due > cx.now.boot);
     // The last failure is shown. The image's back-off limits pulls, whatever has failed since.
     let elsewhere = failure.filter(|failure| failure.image.is_none());
     let last_image = failure.and_then(|failure| failure.image.as_deref());

@@ -159,7 +159,7 @@ impl Rollout {
         }
         // One that became Ready in time may stay Ready for long enough.
         if let Readiness::Since(since) = input.memory.of(&wished.uid).readiness {
-            return Trial::Until(since.after(min_ready(&wished.pod), now));
+            return Trial::Until(since.after(min_ready(&wished.pod)));
         }
         let detail = input.not_ready.map(|why| format!(": {why}")).unwrap_or_default();
         Trial::Failed(format!("it was not Ready within {seconds} s{detail}"))
@@ -199,7 +199,7 @@ impl PodMemory {
             Readiness::NotReady
         };
         let waits = matches!(memory.readiness, Readiness::Since(_));
-        waits.then(|| since.after(min_ready, now))
+        waits.then(|| since.after(min_ready))
     }
 
     /// True when the incarnation was Ready for long enough.

@@ -111,7 +111,7 @@ fn plan_replacement(cx: &Cx<'_>, newest: &ObservedSandbox, plan: &mut PodPlan) -
         let died = cx.memory.sandbox.finished(newest.id.as_str(), cx.now);
         let exited = Exited { id: newest.id.as_str(), definition: None };
         let delay = cx.memory.sandbox.delay(&exited, cx.now);
-        let due = died.after(delay, cx.now);
+        let due = died.after(delay);
         if due > cx.now.boot {
             let why = match newest.state {
                 SandboxState::NotReady => "died again",

@@ -52,7 +52,7 @@ pub struct StatusInput<'a> {
 pub struct StatusContext {
     /// Name of the runtime (CRI `Version`): `containerd`.
     pub runtime_name: String,
-    /// The node's addresses, primary first; empty when the agent has no node object.
+    /// The node's addresses, primary first; empty when there is no default route (yet).
     pub host_ips: Vec<IpAddr>,
     /// Whether the pod's runtime handler can make mounts read-only with everything below them.
     pub recursive_read_only: bool,

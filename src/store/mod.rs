@@ -13,6 +13,7 @@
 //! <root>/nodelet/images.json        which images the agent has pulled, and when each was last used
 //! <root>/nodelet/answers.json       Services, volumes and runtime classes of pods of the API server
 //! <run>/pods/NS_NAME.json           back-offs and the like: gone after a reboot
+//! <run>/boot-id                     the boot of all these times: another boot's are removed at the start
 //! <run>/conditions.json             the node's conditions, with the times of their transitions
 //! <run>/lock                        process id and root directory of the agent that uses the run directory
 //! ```
@@ -25,6 +26,7 @@
 //! creates them again, and [`Store::losses`] makes all tasks with state save it again. [`Store`] is
 //! a handle; the file work is done by [`Writer::run`], away from the event loop.
 
+mod boot;
 mod files;
 mod identity;
 mod load;
@@ -144,17 +146,23 @@ impl Store {
     }
 
     /// Removes leftovers of interrupted writes and reads everything. The owner id is `owner` as it
-    /// is, else the kept one, made at the first start (32 lowercase hex digits). Blocks.
+    /// is, else the kept one, made at the first start (32 lowercase hex digits). `boot_id` is the
+    /// kernel's. Blocks.
     ///
     /// # Errors
     /// The owner id can neither be read nor made. Nothing else is fatal: see [`Self::warnings`].
-    pub fn open(locked: Locked, owner: Option<&str>) -> Result<(Self, Writer, Loaded), StoreError> {
+    pub fn open(
+        locked: Locked,
+        owner: Option<&str>,
+        boot_id: &str,
+    ) -> Result<(Self, Writer, Loaded), StoreError> {
         let Locked { root, run, locks } = locked;
         let (state_dir, memory_dir) = (root.join("nodelet"), run.join("pods"));
         let (pods, rollouts) = (state_dir.join("pods"), state_dir.join(load::ROLLOUTS));
         for dir in [&state_dir, &pods, &rollouts, &memory_dir, &run] {
             files::remove_leftovers(dir);
         }
+        boot::forget_other_boots(&run, &memory_dir, boot_id);
         let owner = identity::owner(&state_dir, owner)?;
         let belief = match owner.is_new {
             true => files::Belief::Own(&owner.id),
@@ -190,7 +198,7 @@ impl Store {
         run: &std::path::Path,
         owner: Option<&str>,
     ) -> Result<(Self, Writer, Loaded), StoreError> {
-        Self::open(Self::lock(root.to_owned(), run.to_owned())?, owner)
+        Self::open(Self::lock(root.to_owned(), run.to_owned())?, owner, "this boot")
     }
 
     /// This agent's owner id.
@@ -312,9 +320,9 @@ impl Store {
         self.write(path, content, Durability::Cached).await
     }
 
-    /// Saves which pods were evicted. Returns when it will survive the agent; what has to survive a
-    /// loss of power is written behind its back, and tried again for as long as the disk takes
-    /// nothing.
+    /// Saves which pods were evicted. Returns when it will survive the agent. The copy that survives
+    /// a loss of power is written later, and is tried again for as long as the disk takes nothing.
+    /// Where the queue of such writes is full, the next eviction writes it.
     ///
     /// # Errors
     /// It would not survive the agent (yet).

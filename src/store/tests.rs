@@ -397,6 +397,32 @@ async fn two_root_directories_do_not_share_a_run_directory() {
 }
 
 #[tokio::test]
+async fn what_a_reboot_takes_away_is_gone_although_the_run_directory_is_kept() {
+    let dir = tempfile::tempdir().unwrap();
+    let key = PodKey::new("default", "web-n1");
+    let life = Life::begin(dir.path());
+    life.store.put_pods(&key, &[record(&key, "a")]).await.unwrap();
+    life.store.put_memory(&key, Some(&serde_json::json!({}))).await.unwrap();
+    life.store.put_evictions(&serde_json::json!(["a"])).await.unwrap();
+    life.end().await;
+
+    let (run, boot) = (dir.path().join("run"), dir.path().join("run/boot-id"));
+    fs::write(&boot, "another boot").unwrap();
+    // Newer than what is saved for a reboot, of a boot that is over.
+    fs::write(run.join("evictions.json"), "{\"version\":1,\"content\":[\"b\"]}").unwrap();
+    let life = Life::begin(dir.path());
+    assert!(life.loaded.memory.is_empty());
+    assert_eq!(life.loaded.evictions, Some(serde_json::json!(["a"])));
+    assert_eq!(life.loaded.pods.len(), 1);
+    life.store.put_memory(&key, Some(&serde_json::json!({}))).await.unwrap();
+    life.end().await;
+    assert_eq!(fs::read_to_string(&boot).unwrap(), "this boot");
+    // An earlier release has noted no boot.
+    fs::remove_file(&boot).unwrap();
+    assert_eq!(Life::begin(dir.path()).loaded.memory.len(), 1);
+}
+
+#[tokio::test]
 async fn volatile_files_of_another_owner_are_set_aside() {
     let dir = tempfile::tempdir().unwrap();
     let life = Life::begin(dir.path());

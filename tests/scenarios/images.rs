@@ -83,6 +83,29 @@ pub fn pulls_from_a_registry_that_is_down_and_slow(kind: Kind) {
     world.finish();
 }
 
+pub fn a_pull_that_the_agent_gives_up_is_no_failure(kind: Kind) {
+    let world = World::start(kind);
+    let hangs = world.proxy.on("PullImage").pod("web").hang();
+    let pulls = || world.proxy.count("PullImage", "web");
+    let pulled_again = |number: usize| {
+        world.wait_until("the image is pulled", pulls, |n| *n == number);
+        world.wait("it is created", |status| {
+            let reason = status.waiting_reason("web", "main");
+            assert_ne!(reason, "ErrImagePull", "after {number} pulls");
+            reason == "ContainerCreating"
+        });
+    };
+    let pod = Pod::running("web").set("containers/0/imagePullPolicy", "Always");
+    world.drop_pod(&pod);
+    pulled_again(1);
+    assert_eq!(world.agent.terminate(), Some(0));
+    world.agent.start();
+    pulled_again(2);
+    world.proxy.lift(hangs);
+    world.wait_running("web");
+    world.finish();
+}
+
 pub fn pulls_with_a_password(kind: Kind) {
     let Some((world, mut registry)) = with_registry(kind) else { return };
     registry.stop();

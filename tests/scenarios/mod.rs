@@ -136,6 +136,7 @@ macro_rules! shared_scenarios {
             adoption::back_off_outlives_the_agent,
             adoption::killed_around_every_mutating_call,
             images::pull_policies_and_their_reasons,
+            images::a_pull_that_the_agent_gives_up_is_no_failure,
             image_volumes::a_runtime_without_image_volumes_starts_nothing,
             runtime::a_dead_daemon_restarts_nothing,
             runtime::a_node_without_its_runtime_is_not_ready,

@@ -140,7 +140,7 @@ impl Bench {
         let (mut tasks, stop) = (JoinSet::new(), CancellationToken::new());
         let (root, run) = (slot.dir().join("root"), slot.dir().join("run"));
         let locked = Store::lock(root.clone(), run.clone()).unwrap();
-        let (store, writer, loaded) = Store::open(locked, Some(OWNER)).unwrap();
+        let (store, writer, loaded) = Store::open(locked, Some(OWNER), "this boot").unwrap();
         tasks.spawn(writer.run());
         let (events, aggregation, log) = event::channel();
         tasks.spawn(aggregation.run(stop.clone()));

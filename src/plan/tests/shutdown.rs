@@ -257,6 +257,17 @@ fn a_pod_that_is_only_kept_ends_as_well() {
 }
 
 #[test]
+fn what_runs_ends_as_well_while_only_another_revision_is_kept() {
+    let mut world = running(&web());
+    let mut edited = web();
+    edited["containers"][0]["image"] = json!("other");
+    world.want_uid("b", &edited);
+    world.keep = true;
+    world.shutdown = shutdown(0);
+    assert_eq!(actions(&mut world), ["kill pod (shutdown) [web 20 s] s1"]);
+}
+
+#[test]
 fn what_cannot_be_stopped_is_tried_again() {
     let mut world = running(&web());
     world.shutdown = shutdown(0);

@@ -63,7 +63,8 @@ pub(super) async fn create(host: &Host, request: &Request, create: &CreateSandbo
         Err(NotMade::Config(error)) => return failed(error.message(), None),
         Err(NotMade::NotWanted) => {
             let message = "the pod is not wanted any more".to_owned();
-            return Outcome::Failed(request.failure(step, "FailedCreatePodSandBox", message));
+            let failure = request.failure(Step::Cancelled, "FailedCreatePodSandBox", message);
+            return Outcome::Failed(failure);
         }
         Err(NotMade::Runtime(error)) => {
             let mut message = host.explained(error.to_string());

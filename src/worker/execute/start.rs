@@ -220,11 +220,10 @@ impl Start<'_> {
         Box::new(self.request.failure(step, "RunContainerError", message))
     }
 
-    /// The failure of a start that was cancelled before the runtime was asked.
+    /// The outcome of a start that was cancelled before the runtime was asked.
     fn not_wanted(&self, reason: &str) -> Box<Failure> {
-        let step = Step::Config { container: self.action.name.clone() };
         let message = "the container is not wanted any more".to_owned();
-        Box::new(self.request.failure(step, reason, message))
+        Box::new(self.request.failure(Step::Cancelled, reason, message))
     }
 
     /// Calls the hook. A container whose hook fails is stopped. The call is dropped when the pod is

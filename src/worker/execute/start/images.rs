@@ -31,10 +31,10 @@ pub(super) struct ImageOfVolume {
 }
 
 impl Start<'_> {
-    /// Makes all images present according to their pull policies, those of volumes first. This is
-    /// the only step that is cancelled: when its pod is no longer wanted, because a pull may take for
-    /// ever, when a person wants other containers of the pod restarted, and when a new revision
-    /// begins a pull and none has failed.
+    /// Makes all images present according to their pull policies, those of volumes first. A pull may
+    /// take for ever, so it is cancelled when the pod or the image is no longer wanted, when a person
+    /// wants other containers of the pod restarted, and when a new revision begins a pull and none
+    /// has failed.
     pub(super) async fn images(&self) -> Result<Images, Box<Failure>> {
         let volumes: Vec<ImageVolume<'_>> = image_volumes(self.pod, self.container).collect();
         self.check_runtime(&volumes)?;
@@ -108,12 +108,13 @@ impl Start<'_> {
                 })
             }
             () = self.request.cancel_pull.cancelled() => {
-                let why = match self.request.cancel.is_cancelled() {
-                    true => "the pod is not wanted any more",
-                    false => "a restart or a new revision of the pod goes first",
+                let (step, why) = match self.request.cancel.is_cancelled() {
+                    true => (Step::Cancelled, "the image is not wanted any more"),
+                    // A failure, so that the next pull waits and what goes first does.
+                    false => (step(false), "a restart or a new revision of the pod goes first"),
                 };
                 let message = format!("the pull was cancelled: {why}");
-                Err(Box::new(self.request.failure(step(false), "ErrImagePull", message)))
+                Err(Box::new(self.request.failure(step, "ErrImagePull", message)))
             }
         }
     }
