@@ -176,9 +176,11 @@ impl Collector {
         for pod in &mut stats.pods {
             pod.claims = claims.iter().filter(|one| one.uid == pod.uid).cloned().collect();
         }
-        state.rates.put(&mut stats, clock::now().boot);
+        // Not when it began: those who waited for this collection take it as well.
+        let at = clock::now().boot;
+        state.rates.put(&mut stats, at);
         let stats = Arc::new(stats);
-        state.latest = Some(Collected { depth, at: now.boot, stats: Arc::clone(&stats) });
+        state.latest = Some(Collected { depth, at, stats: Arc::clone(&stats) });
         stats
     }
 
