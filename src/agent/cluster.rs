@@ -80,14 +80,16 @@ impl ApiPods {
         node: watch::Receiver<Option<Arc<NodeScheduling>>>,
         link: &watch::Receiver<Link>,
         stop: &CancellationToken,
-    ) -> [Part; 2] {
+    ) -> (watch::Receiver<Option<String>>, [Part; 2]) {
         let pods = self.pods.subscribe();
         let objects = ObjectsTask::new(link.clone(), pods, node, self.objects, self.answers);
         let source = PodSourceTask { seen, published: self.pods };
-        [
+        let trouble = objects.trouble();
+        let parts: [Part; 2] = [
             ("pods of the API server", Box::pin(source.run(stop.clone()))),
             ("objects of pods", Box::pin(objects.run(stop.clone()))),
-        ]
+        ];
+        (trouble, parts)
     }
 }
 
@@ -113,11 +115,10 @@ pub(super) fn parts(
     inputs: ClusterInputs,
     shutdown: &CancellationToken,
 ) -> (Vec<Part>, watch::Receiver<Link>) {
-    let version = env!("CARGO_PKG_VERSION");
     warn_of_proxy();
     let identity = identity_settings(config, kubeconfig, &inputs.machine.name);
     let (connections, link, credentials) =
-        api::link_channel(kubeconfig.to_owned(), identity.rotated(), version);
+        api::link_channel(kubeconfig.to_owned(), identity.rotated(), env!("CARGO_PKG_VERSION"));
     let own = |field: &str| format!("{field}={}", inputs.machine.name);
     let (node_watch, nodes) = Reflector::new("/api/v1/nodes", own("metadata.name"), link.clone());
     let certificates = certificates(config, identity, &nodes, &link);
@@ -151,9 +152,10 @@ pub(super) fn parts(
         budget: bucket(config.cluster.api),
         report: pods_report,
     });
-    let seen_pods = pods.clone();
     let admission = inputs.admission;
     let labels = admission.scheduling.subscribe();
+    let of_api = inputs.api_pods.map(|api| api.tasks(pods.clone(), labels, &link, shutdown));
+    let (objects, of_api) = of_api.unzip();
     let pod_cidr_task = pod_cidr_task(&inputs.machine, &nodes);
     let own_node = OwnNode { link: link.clone(), picture: nodes.clone(), registered, admission };
     let (report_task, node_task, node) =
@@ -167,6 +169,7 @@ pub(super) fn parts(
         serving_certificate: certificates.serving,
         nodes,
         pods,
+        objects,
         registered: registered_node,
         node,
         lease,
@@ -187,7 +190,6 @@ pub(super) fn parts(
         ("mirror pods", Box::pin(pods_task.run(stop()))),
         ("cluster view", Box::pin(view_task.run(stop()))),
     ];
-    let of_api = inputs.api_pods.map(|pods| pods.tasks(seen_pods, labels, &of_reviews, shutdown));
     parts.extend(of_api.into_iter().flatten());
     for (name, task) in certificates.tasks {
         parts.push((name, Box::pin(task.run(inputs.reload.clone(), stop()))));

@@ -44,6 +44,8 @@ const TCP: Duration = Duration::from_secs(2);
 /// 45.
 const PING_AFTER: Duration = Duration::from_secs(5);
 const PING_ANSWER: Duration = Duration::from_secs(3);
+/// How many keepalives of TCP have no answer when a connection is closed.
+const KEEPALIVES: u32 = 3;
 /// Watches of single objects on the connection of all other requests. kube-apiserver allows 100
 /// streams on a connection by default. The other streams are left for requests, so that no request
 /// waits until a watch ends.
@@ -174,8 +176,10 @@ impl Connector {
         http.enforce_http(false);
         http.set_connect_timeout(Some(tcp_limit(&credentials.server)));
         http.set_nodelay(true);
-        // For a server that speaks no HTTP/2, where there are no pings.
+        // For a server that speaks no HTTP/2, where there are no pings: it is away after as long.
         http.set_keepalive(Some(PING_AFTER));
+        http.set_keepalive_interval(Some(PING_ANSWER / KEEPALIVES));
+        http.set_keepalive_retries(Some(KEEPALIVES));
         let identity = credentials.identity.as_ref();
         let certificate = identity.and_then(|identity| identity.certificates.first());
         let lifetime = certificate.and_then(Lifetime::of_der);

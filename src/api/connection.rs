@@ -24,6 +24,7 @@ use crate::{
 };
 use http::HeaderValue;
 use inotify::{Inotify, WatchMask};
+use rustls_pki_types::CertificateDer;
 use std::{
     fs,
     path::{Path, PathBuf},
@@ -72,6 +73,8 @@ pub struct Connections {
 struct InUse {
     digest: [u8; 32],
     authorization: watch::Sender<Option<HeaderValue>>,
+    /// The certificates that a plugin gave.
+    certificates: Vec<CertificateDer<'static>>,
     /// When what a plugin gave expires.
     expires: Option<jiff::Timestamp>,
     /// Told when the API server rejects what a plugin gave.
@@ -206,16 +209,20 @@ impl Connections {
                 issued.map_err(|why| (format!("{}: {why}", plugin.field), PLUGIN_PAUSE))?
             }
         };
-        if let Some(identity) = issued.identity {
-            credentials.identity = Some(identity);
-        } else if let Some(in_use) = &mut self.in_use
+        let certificates: Vec<CertificateDer<'static>> =
+            issued.identity.iter().flat_map(|identity| identity.certificates.clone()).collect();
+        if let Some(in_use) = &mut self.in_use
             && in_use.digest == credentials.digest
+            && in_use.certificates == certificates
         {
-            // Another token for the same connections.
-            in_use.authorization.send_replace(issued.header);
+            // Another token for the same connections, or all the same once more.
+            in_use.authorization.publish_if_changed(issued.header);
             in_use.expires = issued.expires;
             self.tell(None);
             return Ok(());
+        }
+        if issued.identity.is_some() {
+            credentials.identity = issued.identity;
         }
         let digest = credentials.digest;
         let is_plugin = matches!(credentials.authorization, Authorization::Plugin(..));
@@ -232,7 +239,8 @@ impl Connections {
         tracing::info!(server = %clients.server, "using new credentials for the API server");
         self.published.send_replace(Some(Arc::new(clients)));
         let rejected = is_plugin.then(|| connector.rejected());
-        self.in_use = Some(InUse { digest, authorization, expires: issued.expires, rejected });
+        let expires = issued.expires;
+        self.in_use = Some(InUse { digest, authorization, certificates, expires, rejected });
         self.tell(None);
         Ok(())
     }
@@ -367,6 +375,67 @@ mod tests {
     #![allow(clippy::unwrap_used, reason = "tests")]
 
     use super::*;
+
+    /// A plugin that gives the certificate in `dir`, which expires soon, and counts its runs there.
+    fn with_plugin(dir: &Path) -> PathBuf {
+        let path = dir.join("kubeconfig");
+        let script = format!("echo run >> {0}/runs; cat {0}/credential", dir.display());
+        let text = format!(
+            "current-context: a\n\
+             clusters: [{{name: c, cluster: {{server: \"https://10.0.0.1\", insecure-skip-tls-verify: true}}}}]\n\
+             contexts: [{{name: a, context: {{cluster: c, user: u}}}}]\n\
+             users: [{{name: u, user: {{exec: {{apiVersion: client.authentication.k8s.io/v1, \
+             interactiveMode: Never, command: sh, args: [-c, {script:?}]}}}}}}]\n"
+        );
+        fs::write(&path, text).unwrap();
+        path
+    }
+
+    fn issue(dir: &Path) {
+        let issued = rcgen::generate_simple_self_signed(["node".to_owned()]).unwrap();
+        let expires = clock::now().wall + jiff::SignedDuration::from_secs(30);
+        let credential = serde_json::json!({
+            "apiVersion": "client.authentication.k8s.io/v1",
+            "kind": "ExecCredential",
+            "status": {
+                "clientCertificateData": issued.cert.pem(),
+                "clientKeyData": issued.signing_key.serialize_pem(),
+                "expirationTimestamp": expires.to_string(),
+            },
+        });
+        fs::write(dir.join("credential"), credential.to_string()).unwrap();
+    }
+
+    #[tokio::test]
+    async fn connections_stay_while_a_plugin_gives_the_same_certificate() {
+        let (dir, place) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+        issue(place.path());
+        let script = with_plugin(place.path());
+        let kubeconfig = dir.path().join("kubeconfig");
+        fs::rename(script, &kubeconfig).unwrap();
+        let (connections, mut link, _) = link_channel(kubeconfig, None, "1");
+        let (reload, reloads) = watch::channel(0);
+        let runs = || fs::read_to_string(place.path().join("runs")).unwrap().lines().count();
+        let used = async {
+            link.wait_for(Option::is_some).await.unwrap();
+            let first = runs();
+            while runs() < first + 2 {
+                reload.send_modify(|count| *count += 1);
+                tokio::time::sleep(Duration::from_millis(20)).await;
+            }
+            // The second run has begun after the first one was taken up.
+            assert!(!link.has_changed().unwrap(), "the same certificate once more");
+            issue(place.path());
+            while !link.has_changed().unwrap() {
+                reload.send_modify(|count| *count += 1);
+                tokio::time::sleep(Duration::from_millis(20)).await;
+            }
+        };
+        tokio::select! {
+            () = connections.run(reloads, CancellationToken::new()) => panic!("it has ended"),
+            used = timeout(Duration::from_secs(60), used) => used.unwrap(),
+        }
+    }
 
     #[test]
     fn a_directory_that_is_not_there_is_awaited_above() {

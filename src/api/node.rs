@@ -299,7 +299,9 @@ impl NodeTask {
     /// Publishes the identity of the Node, and emits the event when `unschedulable` changes.
     fn know(&self, node: &k8s::Node, memory: &mut NodeMemory) {
         let name = node.metadata.name.clone().unwrap_or_default();
-        let reference = NodeRef { name, uid: node.metadata.uid.clone().unwrap_or_default() };
+        let uid = node.metadata.uid.clone().unwrap_or_default();
+        let deleting = node.metadata.deletion_timestamp.is_some();
+        let reference = NodeRef { name, uid, deleting };
         self.registered.publish_if_changed(Some(reference));
         let unschedulable =
             node.spec.as_ref().and_then(|spec| spec.unschedulable).unwrap_or_default();

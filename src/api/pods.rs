@@ -82,7 +82,7 @@ pub struct PodsInputs {
     pub views: watch::Receiver<Arc<PodViews>>,
     /// Which pods there still are.
     pub known: watch::Receiver<Arc<Known>>,
-    /// This node, once it is registered and as long as it is not being deleted.
+    /// This node, once it is registered.
     pub node: watch::Receiver<Option<NodeRef>>,
     /// Takes events; never waits.
     pub events: Box<dyn Fn(Event) + Send + Sync>,
@@ -475,6 +475,8 @@ impl PodsTask {
         for (key, pod) in &self.pods {
             let mirror = pod.shown.as_ref().is_some_and(|pod| pod.mirrors.is_some());
             let from_api = pod.shown.as_ref().is_some_and(|pod| pod.mirrors.is_none());
+            let has_ended =
+                pod.shown.as_ref().is_some_and(|pod| TerminalPhase::of(&pod.status).is_some());
             report.shown += usize::from(mirror);
             report.bound = report.bound.map(|bound| bound + usize::from(from_api));
             let runs_here = from_api && self.inputs.runs_api_pods;
@@ -482,7 +484,7 @@ impl PodsTask {
                 report.waiting += 1;
             } else if pod.view.is_some() {
                 report.mirrored += usize::from(!runs_here);
-            } else if from_api && !runs_here {
+            } else if from_api && !runs_here && !has_ended {
                 report.declined.push(key.clone());
             }
             report.refused.extend(pod.memory.trouble.clone().map(|text| (key.clone(), text)));

@@ -32,6 +32,9 @@ pub struct ClusterViewTask {
     pub nodes: watch::Receiver<Arc<WatchCache<k8s::Node>>>,
     /// The watch of the pods of this node.
     pub pods: watch::Receiver<Arc<WatchCache<SeenPod>>>,
+    /// What the watches of objects that pods need are in want of, where the node runs pods of the
+    /// API server.
+    pub objects: Option<watch::Receiver<Option<String>>>,
     /// The registered node.
     pub registered: watch::Receiver<Option<NodeRef>>,
     /// The reporting of the node.
@@ -62,6 +65,7 @@ impl ClusterViewTask {
                 changed = changed_if_there(&mut self.serving_certificate) => changed,
                 changed = self.nodes.changed() => changed,
                 changed = self.pods.changed() => changed,
+                changed = changed_if_there(&mut self.objects) => changed,
                 changed = self.registered.changed() => changed,
                 changed = self.node.changed() => changed,
                 changed = self.lease.changed() => changed,
@@ -93,7 +97,9 @@ impl ClusterViewTask {
         let plain = |what: &str, error: Option<String>| {
             error.map(|error| ClusterTrouble { what: what.to_owned(), error, since: None })
         };
-        let watch = nodes.trouble.clone().or_else(|| pods.trouble.clone());
+        let objects = self.objects.as_mut();
+        let objects = objects.and_then(|trouble| trouble.borrow_and_update().clone());
+        let watch = nodes.trouble.clone().or_else(|| pods.trouble.clone()).or(objects);
         let latest = |trouble: &mut Option<watch::Receiver<Option<Trouble>>>| {
             trouble.as_mut()?.borrow_and_update().clone()
         };

@@ -17,8 +17,8 @@ pub struct Case<'a> {
     pub seen: Option<&'a SeenPod>,
     /// This node; `None` while it is not registered.
     pub node: Option<&'a NodeRef>,
-    /// The static pod that `seen` claims to mirror, or the pod itself where its object is not read,
-    /// is known to be gone, to the last of its containers, or to have another name. Without that a missing view only means that the agent
+    /// True when the static pod that `seen` claims to mirror has another name, or nothing is left of
+    /// it. Of an object that is not read, the same of its own pod. False may only mean that the agent
     /// does not know yet.
     pub gone: bool,
     /// What the API server refused of this revision.
@@ -184,6 +184,8 @@ fn create(case: &Case<'_>) -> MirrorStep {
     let Some(pod) = &view.pod else { return MirrorStep::Nothing };
     match case.node {
         None => MirrorStep::Wait("the node is not registered".to_owned()),
+        // As the kubelet, so that the Node's deletion can come to an end.
+        Some(node) if node.deleting => MirrorStep::Wait("the node is being deleted".to_owned()),
         Some(node) => MirrorStep::Create(Box::new(mirror_pod(pod, &view.uid, node, case.refusals))),
     }
 }

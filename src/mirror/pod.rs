@@ -56,6 +56,7 @@ fn leave_out(part: Part, spec: &mut k8s::PodSpec, gone: &mut Vec<String>) {
         Part::PreemptionPolicy => take(&mut spec.preemption_policy, "spec.preemptionPolicy", gone),
         Part::Priority => take(&mut spec.priority, "spec.priority", gone),
         Part::PriorityClass => take(&mut spec.priority_class_name, "spec.priorityClassName", gone),
+        Part::RuntimeClass => take(&mut spec.runtime_class_name, "spec.runtimeClassName", gone),
         Part::References => without_references(spec, gone),
     }
 }

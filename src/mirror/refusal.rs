@@ -13,6 +13,8 @@ pub enum Part {
     Priority,
     /// `spec.priorityClassName`, where there is no such class.
     PriorityClass,
+    /// `spec.runtimeClassName`, where there is no such class, or it is for other nodes.
+    RuntimeClass,
     /// Every reference to another object: `ConfigMaps`, `Secrets`, service accounts, claims.
     References,
 }
@@ -51,6 +53,8 @@ const MINDED: &[(&str, Part)] = &[
     ("no PriorityClass with name", Part::PriorityClass),
     ("the integer value of priority", Part::Priority),
     ("the string value of PreemptionPolicy", Part::PreemptionPolicy),
+    ("pod rejected: RuntimeClass ", Part::RuntimeClass),
+    ("conflict: runtimeClass.scheduling.nodeSelector", Part::RuntimeClass),
     ("can not create pods that reference", Part::References),
     ("a mirror pod may not reference", Part::References),
     ("a mirror pod may not use ServiceAccountToken", Part::References),

@@ -64,6 +64,8 @@ pub struct NodeRef {
     pub name: String,
     /// The API server's uid for it: another one after it was deleted and registered again.
     pub uid: String,
+    /// Its deletion was asked for, and a finalizer keeps it.
+    pub deleting: bool,
 }
 
 #[derive(Clone, Debug, Default, PartialEq)]

@@ -378,11 +378,19 @@ fn labelled(name: &str, app: &str) -> Value {
 
 #[test]
 fn what_the_api_server_refuses_is_left_out_of_the_mirror() {
-    let Some(member) = Member::start(&Options::default()) else { return };
-    member.world.drop_pod(&Pod::running("web").set("priority", 1000));
-    let (mirror, _) = member.wait("there is a mirror", || member.mirror("web"), ready);
-    let left_out = mirror["metadata"]["annotations"]["nodelet.dev/left-out"].as_str().unwrap();
-    assert!(left_out.contains("priority"), "{left_out}");
+    let mut settings = hasty();
+    settings.nodelet.push_str("runtimeClasses: { second: other }\n");
+    let Some(member) = Member::prepare(&Options::default(), &settings) else { return };
+    let member = member.started();
+    for (name, field, value) in [
+        ("web", "priority", serde_json::json!(1000)),
+        ("classy", "runtimeClassName", serde_json::json!("second")),
+    ] {
+        member.world.drop_pod(&Pod::running(name).set(field, value));
+        let (mirror, _) = member.wait("there is a mirror", || member.mirror(name), ready);
+        let left_out = mirror["metadata"]["annotations"]["nodelet.dev/left-out"].as_str().unwrap();
+        assert!(left_out.contains(field), "{left_out}");
+    }
     // A namespace that is not there: told, and made good when it is.
     member.world.drop_pod(&Pod::running("shop").meta("namespace", "shop"));
     member.wait("people are told", || member.notes(), |notes| notes.contains("shop"));

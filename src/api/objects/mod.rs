@@ -60,6 +60,7 @@ pub struct ObjectsTask {
     /// Claims are read once the labels of the Node are known.
     node: watch::Receiver<Option<Arc<NodeScheduling>>>,
     published: watch::Sender<Arc<NodeObjects>>,
+    trouble: watch::Sender<Option<String>>,
     watches: Watches,
     tokens: Tokens,
     claims: Claims,
@@ -109,11 +110,18 @@ impl ObjectsTask {
             pods,
             node,
             published,
+            trouble: watch::Sender::default(),
             tokens: Tokens::default(),
             claims: Claims::default(),
             namespaces: BTreeSet::new(),
             requests: JoinSet::new(),
         }
+    }
+
+    /// Why Services or RuntimeClasses can't be watched, on which containers may wait.
+    #[must_use]
+    pub fn trouble(&self) -> watch::Receiver<Option<String>> {
+        self.trouble.subscribe()
     }
 
     /// Follows until `shutdown`.
@@ -135,7 +143,7 @@ impl ObjectsTask {
                     Ok(requested) => self.settle(requested),
                     Err(error) => return tracing::error!(err = %error, "a request has panicked"),
                 },
-                Some(Err(error)) = self.watches.ended() => {
+                Some(error) = self.watches.panicked() => {
                     return tracing::error!(err = %error, "a watch of an object has panicked");
                 }
                 () = tokio::time::sleep(wait) => {}
@@ -229,6 +237,7 @@ impl ObjectsTask {
         let api = ApiObjects { objects, tokens, claims, services, runtime_classes };
         let all = NodeObjects { api: Arc::new(api), ..Self::nothing() };
         self.published.publish_if_changed(Arc::new(all));
+        self.trouble.publish_if_changed(self.watches.trouble());
         // Without a way to the API server, or with all requests under way, nothing can begin.
         let can_begin = self.link.borrow().is_some() && self.requests.len() < PARALLEL;
         let due_at = due_at.filter(|_| can_begin);

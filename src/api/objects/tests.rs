@@ -39,6 +39,8 @@ struct Server {
     token_requests: Vec<Value>,
     /// The lifetime of tokens in seconds; `None`: none is issued.
     token_seconds: Option<i64>,
+    /// What may not be watched.
+    forbidden: Option<&'static str>,
 }
 
 fn frame(event: &Value) -> Result<Frame<Bytes>, BoxError> {
@@ -69,6 +71,11 @@ impl Server {
             return self.read(path);
         }
         let key = watched_key(path, query);
+        if self.forbidden == Some(&*key) {
+            let message = "services is forbidden";
+            let status = json!({"code": 403, "reason": "Forbidden", "message": message});
+            return json_response(403, &status);
+        }
         let (stream, events) = mpsc::channel(64);
         for (name, object) in &self.objects {
             if *name == key || name.starts_with(&format!("{key}/")) {
@@ -162,6 +169,7 @@ struct Bench {
     pods: watch::Sender<Arc<SourceSnapshot>>,
     node: watch::Sender<Option<Arc<NodeScheduling>>>,
     objects: watch::Receiver<Arc<NodeObjects>>,
+    trouble: watch::Receiver<Option<String>>,
     _tasks: JoinSet<()>,
 }
 
@@ -178,9 +186,10 @@ impl Bench {
         let (published, objects) = watch::channel(Arc::new(ObjectsTask::nothing()));
         let (node, of_node) = watch::channel(Some(Arc::default()));
         let task = ObjectsTask::new(of_link, of_pods, of_node, published, remembered);
+        let trouble = task.trouble();
         let mut tasks = JoinSet::new();
         tasks.spawn(task.run(CancellationToken::new()));
-        Self { server, link, pods, node, objects, _tasks: tasks }
+        Self { server, link, pods, node, objects, trouble, _tasks: tasks }
     }
 
     fn server<T>(&self, change: impl FnOnce(&mut Server) -> T) -> T {
@@ -399,6 +408,21 @@ async fn services_of_the_pods_namespaces_are_published() {
     bench.until("two are of interest", |objects| names(objects) == expected).await;
     bench.server(|server| server.delete("services/ns/db"));
     bench.until("one is left", |objects| names(objects).is_some_and(|all| all.len() == 1)).await;
+    assert_eq!(*bench.trouble.borrow(), None);
+}
+
+#[tokio::test]
+async fn services_that_may_not_be_watched_are_told() {
+    let mut bench = Bench::new();
+    bench.server(|server| server.forbidden = Some("services"));
+    bench.run(&[pod("a", &json!([]))]);
+    let told = bench.trouble.wait_for(Option::is_some);
+    let told = tokio::time::timeout(PATIENCE, told).await.unwrap().unwrap().clone();
+    let expected = "Services can't be watched: services is forbidden: Forbidden";
+    assert_eq!(told.as_deref(), Some(expected));
+    bench.server(|server| server.forbidden = None);
+    let over = bench.trouble.wait_for(Option::is_none);
+    tokio::time::timeout(PATIENCE, over).await.unwrap().unwrap();
 }
 
 #[tokio::test]

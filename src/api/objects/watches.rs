@@ -187,12 +187,17 @@ impl Watches {
         Arc::clone(&self.changed)
     }
 
-    /// Waits for the end of a watch's task; `None` when there are no tasks.
+    /// Waits until the task of a watch has panicked, and lets go of those that have ended. `None`
+    /// when there are no tasks.
     ///
     /// # Cancel safety
-    /// A task that has ended stays in the set until it is returned.
-    pub(super) async fn ended(&mut self) -> Option<Result<(), JoinError>> {
-        self.tasks.join_next().await
+    /// A task that has ended stays in the set until it is taken out.
+    pub(super) async fn panicked(&mut self) -> Option<JoinError> {
+        loop {
+            if let Err(error) = self.tasks.join_next().await? {
+                return Some(error);
+            }
+        }
     }
 
     /// The answers that are known, and the boot time at which the next refusal becomes one. Closes
@@ -238,6 +243,17 @@ impl Watches {
         };
         let wanted = cache.objects.values().filter(|seen| is_wanted(seen));
         cache.whole.then(|| Arc::new(wanted.map(|seen| Arc::clone(&seen.0)).collect()))
+    }
+
+    /// Why the watch of Services or of RuntimeClasses does not go on, for people.
+    pub(super) fn trouble(&self) -> Option<String> {
+        let services = self.services.as_ref().and_then(|(cache, _)| cache.borrow().trouble.clone());
+        let classes = self.runtime_classes.as_ref();
+        let classes = classes.and_then(|(cache, _)| cache.borrow().trouble.clone());
+        let told = |what: &str, why: String| format!("{what} can't be watched: {why}");
+        services
+            .map(|why| told("Services", why))
+            .or_else(|| classes.map(|why| told("RuntimeClasses", why)))
     }
 
     /// The handlers of all RuntimeClasses; `None` until they were read.

@@ -89,8 +89,11 @@ impl Bench {
         let (picture, picture_of_task) = watch::channel(Arc::default());
         let (views, views_of_task) = watch::channel(Arc::default());
         let (known, known_of_task) = watch::channel(Arc::default());
-        let (node, node_of_task) =
-            watch::channel(Some(NodeRef { name: "n1".into(), uid: "node-1".into() }));
+        let (node, node_of_task) = watch::channel(Some(NodeRef {
+            name: "n1".into(),
+            uid: "node-1".into(),
+            deleting: false,
+        }));
         let (report, published) = watch::channel(Arc::default());
         let events: Arc<Mutex<Vec<Event>>> = Arc::default();
         let told = Arc::clone(&events);
@@ -217,8 +220,13 @@ async fn a_pod_that_begins_is_told_of_after_a_moment() {
 async fn pods_of_the_api_are_declined_once() {
     let mut bench = Bench::new(Some(Bucket::new(1000, 1000)));
     let pod = json!({"metadata": {"name": "own", "namespace": "default", "uid": "u1", "resourceVersion": "1"}});
-    bench.show(&[pod]);
-    bench.until(|report| report.declined.len() == 1).await;
+    let ended = json!({
+        "metadata": {"name": "job", "namespace": "default", "uid": "u2", "resourceVersion": "1"},
+        "status": {"phase": "Succeeded"},
+    });
+    bench.show(&[pod, ended]);
+    let report = bench.until(|report| report.declined.len() == 1).await;
+    assert_eq!(&*report.declined[0].name, "own");
     bench.link.send_modify(|_| {});
     bench.run(&["web"]);
     bench.until(|report| report.mirrored == 1).await;
@@ -238,7 +246,8 @@ async fn everything_is_written_once_the_server_is_able_again() {
     assert_eq!(report.trouble.as_ref().map(|trouble| &*trouble.what), Some("not now (503)"));
     assert!(bench.requests().len() <= 4);
     bench.until(|report| report.mirrored == 4 && report.trouble.is_none()).await;
-    bench.node.send_replace(Some(NodeRef { name: "n1".into(), uid: "node-2".into() }));
+    let node = NodeRef { name: "n1".into(), uid: "node-2".into(), deleting: false };
+    bench.node.send_replace(Some(node));
     let api = Arc::clone(&bench.api);
     let owners_are_new = || {
         let api = api.lock().unwrap();

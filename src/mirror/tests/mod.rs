@@ -21,7 +21,7 @@ fn key() -> PodKey {
 }
 
 fn node(uid: &str) -> NodeRef {
-    NodeRef { name: "n1".to_owned(), uid: uid.to_owned() }
+    NodeRef { name: "n1".to_owned(), uid: uid.to_owned(), deleting: false }
 }
 
 fn static_pod(uid: &str, revision: &str) -> k8s::Pod {
@@ -92,17 +92,18 @@ fn decide(
     node_uid: Option<&str>,
     gone: bool,
 ) -> String {
-    let node = node_uid.map(node);
+    decide_for(view, seen, node_uid.map(node).as_ref(), gone)
+}
+
+fn decide_for(
+    view: Option<&PodView>,
+    seen: Option<&SeenPod>,
+    node: Option<&NodeRef>,
+    gone: bool,
+) -> String {
     let refusals = Refusals::default();
-    in_words(plan(&Case {
-        key: &key(),
-        view,
-        seen,
-        node: node.as_ref(),
-        gone,
-        refusals: &refusals,
-        runs_api_pods: false,
-    }))
+    let key = &key();
+    in_words(plan(&Case { key, view, seen, node, gone, refusals: &refusals, runs_api_pods: false }))
 }
 
 fn in_words(step: MirrorStep) -> String {
@@ -128,6 +129,9 @@ fn a_static_pod_has_a_mirror_once_the_node_is_registered() {
     assert_eq!(decide(Some(&run), None, Some("node-1"), false), "create a");
     assert_eq!(decide(Some(&run), Some(&mirror("Running")), Some("node-1"), false), "nothing");
     assert_eq!(decide(Some(&run), Some(&mirror("Running")), None, false), "nothing");
+    let deleted = NodeRef { deleting: true, ..node("node-1") };
+    let none = decide_for(Some(&run), None, Some(&deleted), false);
+    assert_eq!(none, "wait: the node is being deleted");
     let ended = view("a", "r1", "Succeeded");
     assert_eq!(decide(Some(&ended), None, Some("node-1"), false), "create a");
 }
@@ -349,6 +353,14 @@ fn refusals_are_read_from_the_words_of_the_admission_plugins() {
         (
             "the string value of PreemptionPolicy (Never) must not be provided in pod spec; priority admission controller computed PreemptLowerPriority from the given PriorityClass name",
             MirrorRefusal::Part(Part::PreemptionPolicy),
+        ),
+        (
+            "pod rejected: RuntimeClass \"sandboxed\" not found",
+            MirrorRefusal::Part(Part::RuntimeClass),
+        ),
+        (
+            "conflict: runtimeClass.scheduling.nodeSelector[zone] = a; pod.spec.nodeSelector[zone] = b",
+            MirrorRefusal::Part(Part::RuntimeClass),
         ),
         (
             "node \"n1\" can not create pods that reference secrets (via secret volumes)",
