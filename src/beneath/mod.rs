@@ -19,10 +19,11 @@ pub(crate) use walk::{visit_entries, visit_tree};
 
 use nix::{
     errno::Errno,
-    fcntl::{OFlag, OpenHow, ResolveFlag, openat, openat2},
+    fcntl::{OFlag, OpenHow, ResolveFlag, openat, openat2, readlinkat},
     sys::stat::{Mode, SFlag, fchmod, fstat, mkdirat},
 };
 use std::{
+    collections::VecDeque,
     ffi::OsStr,
     fs::File,
     io,
@@ -48,9 +49,25 @@ pub(crate) fn open_path(base: BorrowedFd<'_>, relative: &Path) -> io::Result<Own
     let resolve = ResolveFlag::RESOLVE_BENEATH | ResolveFlag::RESOLVE_NO_MAGICLINKS;
     let flags = OFlag::O_PATH | OFlag::O_CLOEXEC;
     match resolve_with(base, relative, flags, resolve) {
-        Err(Errno::ENOSYS) => Ok(open_by_component(base, relative)?),
+        Err(Errno::ENOSYS) => Ok(open_by_component(base, relative, MAX_LINKS)?),
         result => Ok(result?),
     }
+}
+
+/// Opens (`O_PATH`) a regular file below `base`. No symlink is followed, and it is not on another
+/// file system than its directory.
+///
+/// # Errors
+/// As [`open_plain_directory`] and [`open_entry`]; when it is no regular file.
+pub(crate) fn open_plain_file(base: BorrowedFd<'_>, relative: &Path) -> io::Result<OwnedFd> {
+    let directory = relative.parent().unwrap_or(Path::new("."));
+    let name = relative.file_name().ok_or(Errno::EISDIR)?;
+    let directory = open_plain_directory(base, directory, OFlag::O_PATH)?;
+    let found = open_entry(directory.as_fd(), name)?;
+    if kind_of(fstat(&found)?.st_mode) != SFlag::S_IFREG {
+        return Err(io::Error::other("not a regular file"));
+    }
+    Ok(found)
 }
 
 /// Opens a regular file for reading that [`open_path`] has found.
@@ -79,20 +96,37 @@ fn resolve_with(
     result
 }
 
-/// For kernels before 5.6: one component at a time, no symlink followed at all.
-fn open_by_component(base: BorrowedFd<'_>, relative: &Path) -> nix::Result<OwnedFd> {
+/// How many symlinks Linux follows in one path.
+const MAX_LINKS: usize = 40;
+
+/// For kernels before 5.6: one component at a time, with at most `links` symlinks, which are followed
+/// while they stay below `base`.
+fn open_by_component(
+    base: BorrowedFd<'_>,
+    relative: &Path,
+    mut links: usize,
+) -> nix::Result<OwnedFd> {
     let flags = OFlag::O_PATH | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC;
+    let mut above: Vec<OwnedFd> = Vec::new();
     let mut current = openat(base, ".", flags, Mode::empty())?;
-    for component in relative.components() {
+    let mut left = VecDeque::from([relative.to_owned()]);
+    while let Some(path) = left.pop_front() {
+        let mut components = path.components();
+        let Some(component) = components.next() else { continue };
+        left.push_front(components.as_path().to_owned());
         match component {
-            Component::CurDir => continue,
-            Component::Normal(name) => current = openat(&current, name, flags, Mode::empty())?,
-            Component::ParentDir | Component::RootDir | Component::Prefix(_) => {
-                return Err(Errno::EXDEV);
+            Component::CurDir => {}
+            Component::RootDir | Component::Prefix(_) => return Err(Errno::EXDEV),
+            Component::ParentDir => current = above.pop().ok_or(Errno::EXDEV)?,
+            Component::Normal(name) => {
+                let next = openat(&current, name, flags, Mode::empty())?;
+                if kind_of(fstat(&next)?.st_mode) == SFlag::S_IFLNK {
+                    links = links.checked_sub(1).ok_or(Errno::ELOOP)?;
+                    left.push_front(readlinkat(&next, "")?.into());
+                } else {
+                    above.push(std::mem::replace(&mut current, next));
+                }
             }
-        }
-        if kind_of(fstat(&current)?.st_mode) == SFlag::S_IFLNK {
-            return Err(Errno::ELOOP);
         }
     }
     Ok(current)
@@ -152,7 +186,7 @@ pub(crate) fn open_plain_directory(
     let resolve = ResolveFlag::RESOLVE_BENEATH | ResolveFlag::RESOLVE_NO_SYMLINKS;
     match resolve_with(base, relative, flags, resolve) {
         Err(Errno::ENOSYS) => {
-            Ok(openat(open_by_component(base, relative)?, ".", flags, Mode::empty())?)
+            Ok(openat(open_by_component(base, relative, 0)?, ".", flags, Mode::empty())?)
         }
         result => Ok(result?),
     }

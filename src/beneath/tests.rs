@@ -42,6 +42,60 @@ fn touch(directory: BorrowedFd<'_>, name: &str) {
     openat(directory, name, flags, Mode::S_IRWXU).unwrap();
 }
 
+/// What a path leads to: device and inode, or the error.
+fn place(opened: nix::Result<OwnedFd>) -> Result<(u64, u64), Errno> {
+    let stat = fstat(opened?)?;
+    Ok((stat.st_dev, stat.st_ino))
+}
+
+#[test]
+fn older_kernels_resolve_paths_as_newer_ones() {
+    let dir = tempfile::tempdir().unwrap();
+    let (base, out) = (dir.path().join("base"), dir.path().join("out"));
+    fs::create_dir_all(base.join("data/deep")).unwrap();
+    fs::create_dir(&out).unwrap();
+    fs::write(base.join("data/file"), "").unwrap();
+    for (link, target) in [
+        ("..data", "data"),
+        ("file", "..data/file"),
+        ("data/deep/up", "../../..data/./file"),
+        ("far", "data/deep/../../file"),
+        ("absolute", out.to_str().unwrap()),
+        ("escape", "../out"),
+        ("data/deep/escape", "../../../base/file"),
+        ("loop", "loop"),
+        ("nowhere", "missing/file"),
+    ] {
+        symlink(target, base.join(link)).unwrap();
+    }
+    let base = open_base(&base).unwrap();
+    let resolve = ResolveFlag::RESOLVE_BENEATH | ResolveFlag::RESOLVE_NO_MAGICLINKS;
+    let flags = OFlag::O_PATH | OFlag::O_CLOEXEC;
+    for path in [
+        "data",
+        "file",
+        "..data/deep",
+        "data/deep/up",
+        "data/../file",
+        "far",
+        "..",
+        "data/../..",
+        "absolute",
+        "escape",
+        "data/deep/escape",
+        "loop",
+        "nowhere",
+        "file/below",
+    ] {
+        let path = Path::new(path);
+        let expected = place(resolve_with(base.as_fd(), path, flags, resolve));
+        let found = place(open_by_component(base.as_fd(), path, MAX_LINKS));
+        assert_eq!(found, expected, "{path:?}");
+    }
+    let no_link = open_by_component(base.as_fd(), Path::new("..data/deep"), 0);
+    assert_eq!(place(no_link), Err(Errno::ELOOP));
+}
+
 #[test]
 fn deleting_follows_no_symlink_and_survives_any_depth() {
     let dir = tempfile::tempdir().unwrap();

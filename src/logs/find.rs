@@ -2,15 +2,16 @@
 //! set aside by rotation beside them (`0.log.20261120-100000`, older ones `.gz`).
 
 use crate::{
+    beneath,
     files::open_regular,
     model::{LogKind, LogName, Order as _, PodKey},
 };
-use rustix::fs::{Mode, OFlags, ResolveFlags, openat2};
 use std::{
     cmp::Reverse,
     collections::BTreeMap,
     fs::{self, File},
     io,
+    os::fd::AsFd as _,
     path::{Path, PathBuf},
     time::SystemTime,
 };
@@ -75,14 +76,8 @@ impl LogDir {
     pub fn open(&self, path: &Path) -> io::Result<File> {
         let Some(bounds) = &self.bounds else { return Ok(open_regular(path)?) };
         let below = path.strip_prefix(bounds).map_err(io::Error::other)?;
-        let root = File::open(bounds)?;
-        let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
-        let resolve = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_XDEV;
-        let file = File::from(openat2(root, below, flags, Mode::empty(), resolve)?);
-        if !file.metadata()?.is_file() {
-            return Err(io::Error::other("not a regular file"));
-        }
-        Ok(file)
+        let root = beneath::open_base(bounds)?;
+        beneath::reopen(beneath::open_plain_file(root.as_fd(), below)?.as_fd())
     }
 }
 
