@@ -147,9 +147,6 @@ where
         if next_step(policy, pull_allowed, None) == PullStep::Inspect {
             let found = self.look(&name).await?;
             before = found_before(found.as_ref());
-            if found.is_none() {
-                self.forget_removed().await;
-            }
             let usable = self.usable(found).await;
             match next_step(policy, pull_allowed, Some(usable.is_some())) {
                 PullStep::Pull | PullStep::Inspect => {}
@@ -180,17 +177,6 @@ where
             }
         }
         Some(found)
-    }
-
-    /// Drops the records of images of this name that somebody has removed: what is imported under
-    /// the name next did not come from those pulls.
-    async fn forget_removed(&mut self) {
-        let (records, began) = (&self.images.records, clock::now().boot);
-        for id in records.ids_of(self.request.image) {
-            if (self.inspect)(id.clone()).await == Ok(None) {
-                records.forget(&[&id], began).await;
-            }
-        }
     }
 
     fn name(&mut self) -> Result<String, ImageFailure> {

@@ -3,7 +3,6 @@ use super::{
     ensure::{Ensure, PullError},
     keyring::{Credentials, Keyring, Layout},
     limit::PullLimits,
-    records::{Before, PulledWith},
     unreachable::Unreachable,
     *,
 };
@@ -679,25 +678,6 @@ async fn a_pull_that_wait_cut_off_leaves_its_intent() {
     assert_eq!(intents(), 0);
     assert!(world.ensure(wanted).await.0.is_ok());
     assert_eq!(world.pulls.borrow().len(), 3);
-}
-
-#[tokio::test]
-async fn what_is_imported_in_place_of_a_removed_image_is_for_every_pod() {
-    let image = "r.io/app:1";
-    let world = World::with(&[], vec![Err(DENIED)]);
-    let pulled = world.records.records.begin(image, Before::Unknown).await;
-    pulled.succeeded("id of r.io/app:1", PulledWith::Unknown).await;
-    world.present.borrow_mut().insert(image.to_owned(), 7);
-    let wanted =
-        PullRequest { image, policy: PullPolicy::IfNotPresent, ..request(PullPolicy::Always) };
-    let waiting = PullRequest { pull_allowed: false, ..wanted };
-    assert!(world.ensure(waiting).await.0.is_err(), "nobody knows with which credentials");
-    // Removed by hand, and imported after the pod has looked once.
-    world.present.borrow_mut().clear();
-    assert!(world.ensure(waiting).await.0.is_err());
-    world.present.borrow_mut().insert(image.to_owned(), 7);
-    assert!(world.ensure(waiting).await.0.is_ok());
-    assert!(world.pulls.borrow().is_empty());
 }
 
 #[tokio::test]

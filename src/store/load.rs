@@ -10,7 +10,7 @@ use crate::{
 };
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 use serde_json::value::RawValue;
-use std::{collections::BTreeMap, path::Path};
+use std::{collections::BTreeMap, fs, path::Path};
 
 #[derive(Debug, Default)]
 pub struct Loaded {
@@ -68,7 +68,18 @@ pub enum LoadedSource {
 #[derive(Serialize, Deserialize)]
 pub(super) struct MemoryFile<T> {
     pub key: PodKey,
+    /// The boot in which it was written; empty in the file of an earlier release. Its times count
+    /// from that boot.
+    #[serde(default)]
+    pub boot_id: String,
     pub memory: T,
+}
+
+impl<T> MemoryFile<T> {
+    /// Whether a reboot has come in between: the run directory may lie on a disk that keeps it.
+    fn is_of_another_boot(&self, boot_id: &str) -> bool {
+        !self.boot_id.is_empty() && self.boot_id != boot_id
+    }
 }
 
 /// Name of the directory with a file for each pod that has a revision to go back to.
@@ -103,6 +114,7 @@ pub(super) fn all(
     state_dir: &Path,
     memory_dir: &Path,
     belief: Belief<'_>,
+    boot_id: &str,
 ) -> (Loaded, Vec<String>) {
     let mut loaded = Loaded::default();
     let mut found = Vec::new();
@@ -170,7 +182,12 @@ pub(super) fn all(
             files::Read::Missing => {}
             files::Read::Damaged(sentence) => found.push(sentence),
             files::Read::Foreign(sentence) => foreign.push(sentence),
-            files::Read::Content(MemoryFile { key, memory }) => {
+            files::Read::Content(file) if file.is_of_another_boot(boot_id) => {
+                if let Err(err) = fs::remove_file(&path) {
+                    tracing::warn!(%err, "cannot remove {path:?}, which is of another boot");
+                }
+            }
+            files::Read::Content(MemoryFile { key, memory, .. }) => {
                 loaded.memory.insert(key, memory);
             }
         }

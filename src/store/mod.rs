@@ -12,8 +12,7 @@
 //! <run>/evictions.json              the same, written first: the disk may be the reason
 //! <root>/nodelet/images.json        which images the agent has pulled, and when each was last used
 //! <root>/nodelet/answers.json       Services, volumes and runtime classes of pods of the API server
-//! <run>/pods/NS_NAME.json           back-offs and the like: gone after a reboot
-//! <run>/boot-id                     the boot of all these times: another boot's are removed at the start
+//! <run>/pods/NS_NAME.json           back-offs and the like: gone after a reboot, also where the directory is not
 //! <run>/conditions.json             the node's conditions, with the times of their transitions
 //! <run>/lock                        process id and root directory of the agent that uses the run directory
 //! ```
@@ -26,7 +25,6 @@
 //! creates them again, and [`Store::losses`] makes all tasks with state save it again. [`Store`] is
 //! a handle; the file work is done by [`Writer::run`], away from the event loop.
 
-mod boot;
 mod files;
 mod identity;
 mod load;
@@ -126,6 +124,8 @@ struct Inner {
     warnings: watch::Sender<Arc<Vec<String>>>,
     root: PathBuf,
     owner: String,
+    /// The kernel's id of this boot.
+    boot_id: String,
     /// The owner id is kept in the state directory, not configured.
     keeps_owner: bool,
     /// Held as long as the agent runs. Only [`Store::repair`] touches them, for a moment.
@@ -162,13 +162,12 @@ impl Store {
         for dir in [&state_dir, &pods, &rollouts, &memory_dir, &run] {
             files::remove_leftovers(dir);
         }
-        boot::forget_other_boots(&run, &memory_dir, boot_id);
         let owner = identity::owner(&state_dir, owner)?;
         let belief = match owner.is_new {
             true => files::Belief::Own(&owner.id),
             false => files::Belief::OwnOrUnnamed(&owner.id),
         };
-        let (loaded, mut found) = load::all(&state_dir, &memory_dir, belief);
+        let (loaded, mut found) = load::all(&state_dir, &memory_dir, belief, boot_id);
         found.extend(owner.warnings);
         for warning in &found {
             tracing::warn!("{warning}");
@@ -185,6 +184,7 @@ impl Store {
             warnings,
             root,
             owner: owner.id,
+            boot_id: boot_id.to_owned(),
             keeps_owner: owner.is_kept,
             locks: Mutex::new(locks),
             losses: watch::Sender::default(),
@@ -315,7 +315,8 @@ impl Store {
     ) -> Result<(), NotSaved> {
         let path = self.inner.memory_dir.join(file_name(key));
         let content = memory.map(|memory| {
-            files::encode(Some(self.owner()), &load::MemoryFile { key: key.clone(), memory })
+            let (key, boot_id) = (key.clone(), self.inner.boot_id.clone());
+            files::encode(Some(self.owner()), &load::MemoryFile { key, boot_id, memory })
         });
         self.write(path, content, Durability::Cached).await
     }

@@ -397,29 +397,23 @@ async fn two_root_directories_do_not_share_a_run_directory() {
 }
 
 #[tokio::test]
-async fn what_a_reboot_takes_away_is_gone_although_the_run_directory_is_kept() {
+async fn memory_of_another_boot_is_not_believed() {
     let dir = tempfile::tempdir().unwrap();
-    let key = PodKey::new("default", "web-n1");
+    let (root, run) = (dir.path().join("root"), dir.path().join("run"));
+    let [old, kept] = ["old-n1", "kept-n1"].map(|name| PodKey::new("default", name));
     let life = Life::begin(dir.path());
-    life.store.put_pods(&key, &[record(&key, "a")]).await.unwrap();
-    life.store.put_memory(&key, Some(&serde_json::json!({}))).await.unwrap();
-    life.store.put_evictions(&serde_json::json!(["a"])).await.unwrap();
+    life.store.put_memory(&old, Some(&serde_json::json!({}))).await.unwrap();
+    life.store.put_memory(&kept, Some(&serde_json::json!({}))).await.unwrap();
     life.end().await;
+    // As an earlier release wrote it.
+    let path = |key| run.join("pods").join(file_name(key));
+    let text = fs::read_to_string(path(&kept)).unwrap();
+    fs::write(path(&kept), text.replace(r#""boot_id":"this boot","#, "")).unwrap();
 
-    let (run, boot) = (dir.path().join("run"), dir.path().join("run/boot-id"));
-    fs::write(&boot, "another boot").unwrap();
-    // Newer than what is saved for a reboot, of a boot that is over.
-    fs::write(run.join("evictions.json"), "{\"version\":1,\"content\":[\"b\"]}").unwrap();
-    let life = Life::begin(dir.path());
-    assert!(life.loaded.memory.is_empty());
-    assert_eq!(life.loaded.evictions, Some(serde_json::json!(["a"])));
-    assert_eq!(life.loaded.pods.len(), 1);
-    life.store.put_memory(&key, Some(&serde_json::json!({}))).await.unwrap();
-    life.end().await;
-    assert_eq!(fs::read_to_string(&boot).unwrap(), "this boot");
-    // An earlier release has noted no boot.
-    fs::remove_file(&boot).unwrap();
-    assert_eq!(Life::begin(dir.path()).loaded.memory.len(), 1);
+    let locked = Store::lock(root, run.clone()).unwrap();
+    let (_store, _writer, loaded) = Store::open(locked, None, "the next boot").unwrap();
+    assert_eq!(loaded.memory.keys().collect::<Vec<_>>(), [&kept]);
+    assert!(!path(&old).exists() && path(&kept).exists());
 }
 
 #[tokio::test]

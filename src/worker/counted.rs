@@ -188,6 +188,9 @@ fn container_type(kind: ContainerKind) -> &'static str {
 /// Counts an action that was executed.
 pub(super) fn count(started: Option<ContainerKind>, outcome: &Outcome) {
     let failure = if let Outcome::Failed(failure) = outcome { Some(failure) } else { None };
+    if failure.is_some_and(|failure| failure.step == Step::Cancelled) {
+        return;
+    }
     if let Some(kind) = started {
         let container_type = container_type(kind);
         metrics().started_containers.with_label_values(&[container_type]).inc();

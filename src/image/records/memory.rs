@@ -279,13 +279,6 @@ impl PullMemory {
         changed
     }
 
-    /// The ids of the images that were pulled under this name.
-    pub(super) fn ids_of(&self, image: &str) -> Vec<String> {
-        let records = self.pulled.iter().filter_map(|remembered| remembered.record.as_ref());
-        let of_image = records.filter(|record| record.has(image));
-        of_image.map(|record| record.image_ref().to_owned()).collect()
-    }
-
     /// The images with these ids were removed, from boot time `began` on.
     pub(super) fn forget(&mut self, ids: &[&str], began: Duration) -> Vec<RecordFile> {
         let gone: BTreeSet<String> = ids.iter().map(|id| file_name(id)).collect_ordered();

@@ -130,11 +130,6 @@ impl PullRecords {
         self.memory().has_pull_of(image)
     }
 
-    /// The ids of the images that were pulled under this name.
-    pub(super) fn ids_of(&self, image: &str) -> Vec<String> {
-        self.memory().ids_of(image)
-    }
-
     /// The images with these ids were removed, from boot time `began` on.
     pub async fn forget(&self, ids: &[&str], began: Duration) {
         let files = self.memory().forget(ids, began);

@@ -62,7 +62,7 @@ pub(super) async fn create(host: &Host, request: &Request, create: &CreateSandbo
         Ok(made) => made,
         Err(NotMade::Config(error)) => return failed(error.message(), None),
         Err(NotMade::NotWanted) => {
-            let message = "the pod is not wanted any more".to_owned();
+            let message = "the sandbox is not wanted any more, or the agent stops".to_owned();
             let failure = request.failure(Step::Cancelled, "FailedCreatePodSandBox", message);
             return Outcome::Failed(failure);
         }

@@ -222,7 +222,7 @@ impl Start<'_> {
 
     /// The outcome of a start that was cancelled before the runtime was asked.
     fn not_wanted(&self, reason: &str) -> Box<Failure> {
-        let message = "the container is not wanted any more".to_owned();
+        let message = "the container is not wanted any more, or the agent stops".to_owned();
         Box::new(self.request.failure(Step::Cancelled, reason, message))
     }
 

@@ -109,7 +109,7 @@ impl Start<'_> {
             }
             () = self.request.cancel_pull.cancelled() => {
                 let (step, why) = match self.request.cancel.is_cancelled() {
-                    true => (Step::Cancelled, "the image is not wanted any more"),
+                    true => (Step::Cancelled, "it is not wanted any more, or the agent stops"),
                     // A failure, so that the next pull waits and what goes first does.
                     false => (step(false), "a restart or a new revision of the pod goes first"),
                 };
