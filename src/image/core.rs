@@ -127,25 +127,10 @@ pub(super) fn pull_failed(image: &str, error: &str) -> ImageFailure {
 /// The runtime has one gRPC code for all of it, so its words (Go's network errors, the same in
 /// every runtime) are all there is.
 pub(super) fn is_unreachable(error: &str) -> bool {
-    const ANSWERED: [&str; 6] = [
-        "401 Unauthorized",
-        "403 Forbidden",
-        "insufficient_scope",
-        "authorization failed",
-        "pull access denied",
-        "manifest unknown",
-    ];
-    const SILENT: [&str; 18] = [
+    const OVERWHELMED: [&str; 11] = [
         "RegistryUnavailable",
-        "connection refused",
         "connection reset by peer",
-        "no such host",
         "server misbehaving",
-        "temporary failure in name resolution",
-        "network is unreachable",
-        "no route to host",
-        "i/o timeout",
-        "TLS handshake timeout",
         "Client.Timeout exceeded",
         "context deadline exceeded",
         "429 Too Many Requests",
@@ -155,9 +140,38 @@ pub(super) fn is_unreachable(error: &str) -> bool {
         "503 Service Unavailable",
         "504 Gateway Time",
     ];
-    let has = |needles: &[&str]| {
-        let text = error.to_lowercase();
-        needles.iter().any(|needle| text.contains(&needle.to_lowercase()))
-    };
-    !has(&ANSWERED) && (has(&SILENT) || error.ends_with(": EOF"))
+    is_not_connected(error)
+        || (!has_answer(error) && (has_one(error, &OVERWHELMED) || error.ends_with(": EOF")))
+}
+
+/// Whether a pull failed before there was a connection to a registry, so that any other pull from
+/// the same registry fails as well.
+pub(super) fn is_not_connected(error: &str) -> bool {
+    const NOT_CONNECTED: [&str; 7] = [
+        "connection refused",
+        "no such host",
+        "temporary failure in name resolution",
+        "network is unreachable",
+        "no route to host",
+        "i/o timeout",
+        "TLS handshake timeout",
+    ];
+    !has_answer(error) && has_one(error, &NOT_CONNECTED)
+}
+
+fn has_answer(error: &str) -> bool {
+    const ANSWERED: [&str; 6] = [
+        "401 Unauthorized",
+        "403 Forbidden",
+        "insufficient_scope",
+        "authorization failed",
+        "pull access denied",
+        "manifest unknown",
+    ];
+    has_one(error, &ANSWERED)
+}
+
+fn has_one(error: &str, needles: &[&str]) -> bool {
+    let text = error.to_lowercase();
+    needles.iter().any(|needle| text.contains(&needle.to_lowercase()))
 }

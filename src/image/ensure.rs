@@ -2,7 +2,7 @@
 
 use super::{
     FailureReason, ImageFailure, Images, PullPolicy,
-    core::{PullStep, is_unreachable, missing, next_step, pull_failed},
+    core::{PullStep, is_not_connected, is_unreachable, missing, next_step, pull_failed},
     keyring::{Credentials, Keyring, Layout},
     records::{Before, ImageAccess, PullSecret, PulledWith},
 };
@@ -286,8 +286,12 @@ where
     ) -> Result<ImageFound, ImageFailure> {
         let image = self.request.image;
         let failure = pull_failed(image, &error.text);
-        if error.answered && is_unreachable(&error.text) {
+        if error.answered && is_not_connected(&error.text) {
             self.images.unreachable.note(repository, &failure.message, clock::now().boot);
+        } else if error.answered {
+            self.images.unreachable.reached(repository);
+        }
+        if error.answered && is_unreachable(&error.text) {
             if let Some(found) = self.present_offline(name).await {
                 let message = format!(
                     "Failed to pull image \"{image}\": {}; the registry can't be reached, starting from the image already present on the machine",

@@ -486,10 +486,14 @@ async fn a_pull_that_may_not_begin_yet_needs_no_registry_that_is_away() {
     for refused in [elsewhere, strict] {
         assert!(crowded.ensure(refused).await.0.is_err(), "{refused:?}");
     }
-    let reached = World::with(&["app:latest"], vec![Ok("app:latest")]);
-    let reached = World { unreachable: first.unreachable.clone(), ..reached };
-    assert!(reached.ensure(always).await.0.is_ok());
-    assert!(crowded.ensure(always).await.0.is_err(), "the registry is there again");
+    for answer in [Ok("app:latest"), Err("401 Unauthorized"), Err("503 Service Unavailable")] {
+        first.unreachable.note("docker.io/library/app", offline, crate::clock::now().boot);
+        assert!(crowded.ensure(always).await.0.is_ok());
+        let reached = World::with(&["app:latest"], vec![answer]);
+        let reached = World { unreachable: first.unreachable.clone(), ..reached };
+        drop(reached.ensure(always).await);
+        assert!(crowded.ensure(always).await.0.is_err(), "{answer:?}: the registry is there");
+    }
 }
 
 #[tokio::test]
