@@ -44,7 +44,7 @@ const TCP: Duration = Duration::from_secs(2);
 /// 45.
 const PING_AFTER: Duration = Duration::from_secs(5);
 const PING_ANSWER: Duration = Duration::from_secs(3);
-/// How many keepalives of TCP have no answer when a connection is closed.
+/// A connection is closed after this many unanswered TCP keepalives.
 const KEEPALIVES: u32 = 3;
 /// Watches of single objects on the connection of all other requests. kube-apiserver allows 100
 /// streams on a connection by default. The other streams are left for requests, so that no request
@@ -176,7 +176,7 @@ impl Connector {
         http.enforce_http(false);
         http.set_connect_timeout(Some(tcp_limit(&credentials.server)));
         http.set_nodelay(true);
-        // For a server that speaks no HTTP/2, where there are no pings: it is away after as long.
+        // For a server that speaks no HTTP/2, where there are no pings. It takes as long as these.
         http.set_keepalive(Some(PING_AFTER));
         http.set_keepalive_interval(Some(PING_ANSWER / KEEPALIVES));
         http.set_keepalive_retries(Some(KEEPALIVES));

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!   files ──changed, SIGHUP, each minute─► read ──┬── good, other than before ─► plugin, if any ─► Link (new clients)
-//!                                                 ├── a plugin's are rejected (401), or expire ─► plugin ─► the header
+//!                                                 ├── a plugin's are rejected (401), or expire ─► plugin ─► the header, or Link
 //!                                                 ├── another token, no more ──► the header of the clients there are
 //!                                                 ├── the same ────────────────► nothing
 //!                                                 └── bad ─────────────────────► why; what was good before is used on
@@ -376,9 +376,8 @@ mod tests {
 
     use super::*;
 
-    /// A plugin that gives the certificate in `dir`, which expires soon, and counts its runs there.
-    fn with_plugin(dir: &Path) -> PathBuf {
-        let path = dir.join("kubeconfig");
+    /// Writes a kubeconfig whose plugin gives the credential in `dir` and counts its runs there.
+    fn write_with_plugin(kubeconfig: &Path, dir: &Path) {
         let script = format!("echo run >> {0}/runs; cat {0}/credential", dir.display());
         let text = format!(
             "current-context: a\n\
@@ -387,10 +386,10 @@ mod tests {
              users: [{{name: u, user: {{exec: {{apiVersion: client.authentication.k8s.io/v1, \
              interactiveMode: Never, command: sh, args: [-c, {script:?}]}}}}}}]\n"
         );
-        fs::write(&path, text).unwrap();
-        path
+        fs::write(kubeconfig, text).unwrap();
     }
 
+    /// Puts a new credential, which expires soon, into `dir`.
     fn issue(dir: &Path) {
         let issued = rcgen::generate_simple_self_signed(["node".to_owned()]).unwrap();
         let expires = clock::now().wall + jiff::SignedDuration::from_secs(30);
@@ -410,9 +409,8 @@ mod tests {
     async fn connections_stay_while_a_plugin_gives_the_same_certificate() {
         let (dir, place) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
         issue(place.path());
-        let script = with_plugin(place.path());
         let kubeconfig = dir.path().join("kubeconfig");
-        fs::rename(script, &kubeconfig).unwrap();
+        write_with_plugin(&kubeconfig, place.path());
         let (connections, mut link, _) = link_channel(kubeconfig, None, "1");
         let (reload, reloads) = watch::channel(0);
         let runs = || fs::read_to_string(place.path().join("runs")).unwrap().lines().count();

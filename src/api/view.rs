@@ -32,8 +32,8 @@ pub struct ClusterViewTask {
     pub nodes: watch::Receiver<Arc<WatchCache<k8s::Node>>>,
     /// The watch of the pods of this node.
     pub pods: watch::Receiver<Arc<WatchCache<SeenPod>>>,
-    /// What the watches of objects that pods need are in want of, where the node runs pods of the
-    /// API server.
+    /// Why watches of objects that pods need do not go on, where the node runs pods of the API
+    /// server.
     pub objects: Option<watch::Receiver<Option<String>>>,
     /// The registered node.
     pub registered: watch::Receiver<Option<NodeRef>>,

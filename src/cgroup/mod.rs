@@ -80,9 +80,9 @@ pub enum CgroupError {
     NoHierarchy,
     /// The v2 tree lacks controllers, most often because the kernel was started without them.
     #[error(
-        "cgroup v2 has no controller {}, without which pods can't be limited: enable it on the kernel's command line{}",
-        .missing.join(", "),
-        if .missing.contains(&"memory") { " (cgroup_enable=memory)" } else { "" }
+        "the cgroup v2 tree is without {}, which limiting pods needs: start the kernel with {}, and let a container or unit around the agent have it (Delegate=yes)",
+        .missing.join(" and "),
+        .missing.iter().map(|name| format!("cgroup_enable={name}")).collect::<Vec<_>>().join(" ")
     )]
     MissingControllers {
         /// `memory`, `cpu` or `pids`.

@@ -158,8 +158,8 @@ fn refuses_what_it_cannot_work_with() {
     populate(dir.path(), Some("cpuset cpu io pids"));
     assert_eq!(
         cgroups.require_controllers().unwrap_err().to_string(),
-        "cgroup v2 has no controller memory, without which pods can't be limited: \
-         enable it on the kernel's command line (cgroup_enable=memory)"
+        "the cgroup v2 tree is without memory, which limiting pods needs: start the kernel with \
+         cgroup_enable=memory, and let a container or unit around the agent have it (Delegate=yes)"
     );
 }
 

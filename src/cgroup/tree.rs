@@ -94,10 +94,13 @@ impl Cgroups {
     /// # Errors
     /// When the v2 tree lacks a controller without which pods can't be limited.
     pub(super) fn require_controllers(&self) -> Result<(), CgroupError> {
-        let trees = self.inner.own.iter();
-        let available: Vec<String> =
-            trees.flat_map(|tree| v2_controllers(&tree.mount_point)).collect();
-        let is_missing = |name: &&str| !available.iter().any(|found| found == name);
+        let Some(unified) = self.inner.own.first() else { return Err(CgroupError::NoHierarchy) };
+        let path = unified.mount_point.join("cgroup.controllers");
+        let available = match fs::read_to_string(&path) {
+            Ok(available) => available,
+            Err(source) => return Err(CgroupError::Io { operation: "read", path, source }),
+        };
+        let is_missing = |name: &&str| !available.split_whitespace().any(|found| found == *name);
         let missing: Vec<&'static str> = REQUIRED.into_iter().filter(is_missing).collect();
         if missing.is_empty() { Ok(()) } else { Err(CgroupError::MissingControllers { missing }) }
     }

@@ -1,4 +1,5 @@
-//! The node's addresses: the configured ones, or an address of the interface of a default route.
+//! The node's addresses: the configured ones, or an address of the interface of a default route, or
+//! one of the loopback interface.
 //!
 //! The order of choice is the kubelet's, without its DNS lookup: a lookup could hang when the agent
 //! starts, and an agent without an API server sends no packets.
@@ -10,6 +11,10 @@ use std::{
     fs,
     net::{IpAddr, Ipv4Addr, Ipv6Addr},
 };
+
+/// The loopback interface, which is the first one of every network namespace.
+const LOOPBACK: &str = "lo";
+const LOOPBACK_INDEX: u32 = 1;
 
 /// Addresses of the node, primary first; empty when there is no default route (yet).
 pub(super) fn host_ips(configured: &[IpAddr]) -> Vec<IpAddr> {
@@ -90,7 +95,7 @@ fn indices(interfaces: &[String]) -> Vec<u32> {
 }
 
 /// The first address that others can reach, of the interface of the best default route that has one,
-/// whatever its label is. Where that interface has only link-local addresses, the node may have its
+/// whatever its label is. Where that interface has none that others can reach, the node may have its
 /// address on the loopback interface (BGP unnumbered, RFC 5549).
 fn address_of_routes(
     interfaces: &[u32],
@@ -105,10 +110,6 @@ fn address_of_routes(
         .iter()
         .find_map(|interface| address_of(*interface).or_else(|| address_of(LOOPBACK_INDEX)))
 }
-
-/// The loopback interface, which is the first one of every network namespace.
-const LOOPBACK: &str = "lo";
-const LOOPBACK_INDEX: u32 = 1;
 
 fn is_global_unicast(ip: IpAddr) -> bool {
     let link_local = match ip {

@@ -17,9 +17,9 @@ pub struct Case<'a> {
     pub seen: Option<&'a SeenPod>,
     /// This node; `None` while it is not registered.
     pub node: Option<&'a NodeRef>,
-    /// True when the static pod that `seen` claims to mirror has another name, or nothing is left of
-    /// it. Of an object that is not read, the same of its own pod. False may only mean that the agent
-    /// does not know yet.
+    /// True when nothing is left of the static pod that `seen` claims to mirror, or that pod has
+    /// another name. Where `seen` is an object that the agent does not read, it is taken for the pod
+    /// itself. False may only mean that the agent does not know yet.
     pub gone: bool,
     /// What the API server refused of this revision.
     pub refusals: &'a Refusals,

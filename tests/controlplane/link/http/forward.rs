@@ -25,8 +25,8 @@ use tokio_rustls::{TlsConnector, rustls::pki_types::ServerName};
 
 type Answer = Response<BoxBody<Bytes, hyper::Error>>;
 
-/// How long a connection is open after the API server has ended it: as long as its own are.
-const LAST_ANSWERS: Duration = Duration::from_secs(1);
+/// How long the last answers may take to arrive after the API server has ended its connection.
+const LAST_ANSWERS: Duration = Duration::from_secs(5);
 
 /// The API server's end of a connection.
 #[derive(Clone)]
@@ -89,7 +89,7 @@ async fn until_either_ends<S: Future>(
     finish: fn(Pin<&mut S>),
 ) {
     let mut served = pin!(served);
-    // No arm is resumed.
+    // `served` is pinned outside and goes on below; `ended` loses nothing.
     let orderly = tokio::select! {
         _ = served.as_mut() => return,
         ended = ended => ended.is_ok(),
