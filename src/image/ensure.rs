@@ -291,15 +291,16 @@ where
         } else if error.answered {
             self.images.unreachable.reached(repository);
         }
-        if error.answered && is_unreachable(&error.text) {
-            if let Some(found) = self.present_offline(name).await {
-                let message = format!(
-                    "Failed to pull image \"{image}\": {}; the registry can't be reached, starting from the image already present on the machine",
-                    failure.message
-                );
-                self.event(EventKind::Warning, "Failed", message);
-                return Ok(found);
-            }
+        if error.answered
+            && is_unreachable(&error.text)
+            && let Some(found) = self.present_offline(name).await
+        {
+            let message = format!(
+                "Failed to pull image \"{image}\": {}; the registry can't be reached, starting from the image already present on the machine",
+                failure.message
+            );
+            self.event(EventKind::Warning, "Failed", message);
+            return Ok(found);
         }
         let message = format!("Failed to pull image \"{image}\": {}", failure.message);
         self.event(EventKind::Warning, "Failed", message);

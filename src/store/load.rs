@@ -82,6 +82,13 @@ impl<T> MemoryFile<T> {
     }
 }
 
+/// Removes a file of another boot. Where that fails, it is not believed at the next start either.
+fn remove(path: &Path) {
+    if let Err(err) = fs::remove_file(path) {
+        tracing::warn!(%err, "cannot remove {path:?}, which is of another boot");
+    }
+}
+
 /// Name of the directory with a file for each pod that has a revision to go back to.
 pub(super) const ROLLOUTS: &str = "rollouts";
 
@@ -182,11 +189,7 @@ pub(super) fn all(
             files::Read::Missing => {}
             files::Read::Damaged(sentence) => found.push(sentence),
             files::Read::Foreign(sentence) => foreign.push(sentence),
-            files::Read::Content(file) if file.is_of_another_boot(boot_id) => {
-                if let Err(err) = fs::remove_file(&path) {
-                    tracing::warn!(%err, "cannot remove {path:?}, which is of another boot");
-                }
-            }
+            files::Read::Content(file) if file.is_of_another_boot(boot_id) => remove(&path),
             files::Read::Content(MemoryFile { key, memory, .. }) => {
                 loaded.memory.insert(key, memory);
             }
