@@ -14,8 +14,8 @@
 //!
 //! Invariant: a pod leaves only when a directory that is known to be the right one was listed
 //! without it twice, at least [`AGREEMENT`] apart, with the same files both times, and its file, if
-//! it is still there, had no mistakes; or when a person says so. Invariant: what a broken file says about a pod never replaces or removes that pod.
-//! Invariant: a saved manifest alone starts nothing. A pod that was only saved, or whose manifest
+//! it is still there, had no mistakes; or when a person says so. Invariant: what a broken file says
+//! about a pod never replaces or removes that pod. Invariant: a saved manifest alone starts nothing. A pod that was only saved, or whose manifest
 //! is missing and may be removed, is unconfirmed until a look has settled the matter: it keeps what
 //! runs, see [`SourceSnapshot::unconfirmed`]. Invariant: while a last good revision is refused
 //! (another version or configuration has read it again), the source does not know everything, so
