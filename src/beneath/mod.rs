@@ -23,7 +23,6 @@ use nix::{
     sys::stat::{Mode, SFlag, fchmod, fstat, mkdirat},
 };
 use std::{
-    collections::VecDeque,
     ffi::OsStr,
     fs::File,
     io,
@@ -98,9 +97,12 @@ fn resolve_with(
 
 /// How many symlinks Linux follows in one path.
 const MAX_LINKS: usize = 40;
+/// The deepest directory below `base` for [`open_by_component`], which holds a descriptor for each
+/// level.
+const MAX_DEPTH: usize = 256;
 
-/// For kernels before 5.6: one component at a time, with at most `links` symlinks, which are followed
-/// while they stay below `base`.
+/// For kernels before 5.6: one component at a time. At most `links` symlinks are followed, while they
+/// stay below `base`.
 fn open_by_component(
     base: BorrowedFd<'_>,
     relative: &Path,
@@ -109,11 +111,11 @@ fn open_by_component(
     let flags = OFlag::O_PATH | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC;
     let mut above: Vec<OwnedFd> = Vec::new();
     let mut current = openat(base, ".", flags, Mode::empty())?;
-    let mut left = VecDeque::from([relative.to_owned()]);
-    while let Some(path) = left.pop_front() {
-        let mut components = path.components();
-        let Some(component) = components.next() else { continue };
-        left.push_front(components.as_path().to_owned());
+    let mut left = relative.to_owned();
+    loop {
+        let mut components = left.components();
+        let Some(component) = components.next() else { return Ok(current) };
+        let mut rest = components.as_path().to_owned();
         match component {
             Component::CurDir => {}
             Component::RootDir | Component::Prefix(_) => return Err(Errno::EXDEV),
@@ -122,14 +124,16 @@ fn open_by_component(
                 let next = openat(&current, name, flags, Mode::empty())?;
                 if kind_of(fstat(&next)?.st_mode) == SFlag::S_IFLNK {
                     links = links.checked_sub(1).ok_or(Errno::ELOOP)?;
-                    left.push_front(readlinkat(&next, "")?.into());
-                } else {
+                    rest = PathBuf::from(readlinkat(&next, "")?).join(rest);
+                } else if above.len() < MAX_DEPTH {
                     above.push(std::mem::replace(&mut current, next));
+                } else {
+                    return Err(Errno::ENAMETOOLONG);
                 }
             }
         }
+        left = rest;
     }
-    Ok(current)
 }
 
 /// Makes the directories of `relative` that don't exist below `base`, with exactly `mode`. What

@@ -92,6 +92,14 @@ fn older_kernels_resolve_paths_as_newer_ones() {
         let found = place(open_by_component(base.as_fd(), path, MAX_LINKS));
         assert_eq!(found, expected, "{path:?}");
     }
+    let deep = "data/../".repeat(MAX_DEPTH) + "file";
+    assert!(open_by_component(base.as_fd(), Path::new(&deep), MAX_LINKS).is_ok());
+    let dir = open_base(dir.path()).unwrap();
+    chain(Path::new(&format!("/proc/self/fd/{}/out", dir.as_raw_fd())), MAX_DEPTH + 1, |_| {});
+    let deep = |depth| format!("out/{}", "d/".repeat(depth - 1));
+    let opened = |depth| open_by_component(dir.as_fd(), Path::new(&deep(depth)), 0);
+    assert!(opened(MAX_DEPTH).is_ok());
+    assert_eq!(place(opened(MAX_DEPTH + 1)), Err(Errno::ENAMETOOLONG));
     let no_link = open_by_component(base.as_fd(), Path::new("..data/deep"), 0);
     assert_eq!(place(no_link), Err(Errno::ELOOP));
 }

@@ -80,8 +80,8 @@ pub enum CgroupError {
     NoHierarchy,
     /// The v2 tree lacks controllers, most often because the kernel was started without them.
     #[error(
-        "the cgroup v2 tree is without {}, which limiting pods needs: start the kernel with {}, and let a container or unit around the agent have it (Delegate=yes)",
-        .missing.join(" and "),
+        "cgroup v2 controllers are missing: {}. Pods can't be limited without them. Enable them on the kernel's command line ({}), or delegate them to the container or unit around the agent (Delegate=yes)",
+        .missing.join(", "),
         .missing.iter().map(|name| format!("cgroup_enable={name}")).collect::<Vec<_>>().join(" ")
     )]
     MissingControllers {

@@ -158,8 +158,9 @@ fn refuses_what_it_cannot_work_with() {
     populate(dir.path(), Some("cpuset cpu io pids"));
     assert_eq!(
         cgroups.require_controllers().unwrap_err().to_string(),
-        "the cgroup v2 tree is without memory, which limiting pods needs: start the kernel with \
-         cgroup_enable=memory, and let a container or unit around the agent have it (Delegate=yes)"
+        "cgroup v2 controllers are missing: memory. Pods can't be limited without them. Enable them \
+         on the kernel's command line (cgroup_enable=memory), or delegate them to the container or \
+         unit around the agent (Delegate=yes)"
     );
 }
 

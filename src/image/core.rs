@@ -144,7 +144,7 @@ pub(super) fn is_unreachable(error: &str) -> bool {
         || (!has_answer(error) && (has_one(error, &OVERWHELMED) || error.ends_with(": EOF")))
 }
 
-/// Whether a pull failed before there was a connection to a registry, so that any other pull from
+/// Whether a pull failed before it could ask a registry for anything, so that any other pull from
 /// the same registry fails as well.
 pub(super) fn is_not_connected(error: &str) -> bool {
     const NOT_CONNECTED: [&str; 7] = [

@@ -1,5 +1,5 @@
-//! Registries that could not be reached a moment ago, so that not every container of an offline
-//! machine has to find that out by a pull of its own.
+//! Registries that could not be reached a moment ago. On an offline machine, a container that would
+//! wait for its turn to pull need not find that out by a pull of its own.
 
 use std::{
     collections::BTreeMap,
