@@ -139,7 +139,8 @@ impl Decoder<'_> {
     }
 }
 
-/// Makes the pod of a document that was kept as parsed: the last good revision of a manifest.
+/// Makes the pod of a document that was kept as parsed: the last good revision of a manifest. With
+/// warnings, which have no places either.
 ///
 /// # Errors
 /// Everything that is wrong with it, without places. What was accepted once can be rejected later,
@@ -148,10 +149,14 @@ pub fn decode_document(
     as_written: &serde_json::Value,
     origin: &Origin,
     cx: &Context<'_>,
-) -> Result<DesiredPod, Vec<Problem>> {
+) -> Result<(DesiredPod, Vec<Problem>), Vec<Problem>> {
     let root = Node::from_json(as_written);
     let long = limits::long_lists(&root);
-    if long.is_empty() { pod(&root, as_written, origin, cx).0 } else { Err(long) }
+    if !long.is_empty() {
+        return Err(long);
+    }
+    let (pod, warnings) = pod(&root, as_written, origin, cx);
+    Ok((pod?, warnings))
 }
 
 /// The full name of the pod of such a document, where it can be made out: also of one that is

@@ -127,6 +127,8 @@ pub struct ParsedFile {
     /// A document in it has mistakes, so nobody can tell what the whole file says: it may be cut
     /// off, a line between two documents may be missing, or a name may be misspelled.
     pub broken: bool,
+    /// Digest of the text, and of the version that has read it; `None` for the body of a URL.
+    pub digest: Option<Arc<str>>,
 }
 
 #[derive(Clone, Debug, PartialEq)]
@@ -170,6 +172,8 @@ pub struct State {
 pub(super) struct AcceptedPod {
     file: Box<str>,
     manifest: Arc<str>,
+    /// [`ParsedFile::digest_of_sole`] of its file.
+    digest: Option<Arc<str>>,
     /// Or why its last good revision can't be wanted.
     pod: Result<Arc<DesiredPod>, Refused>,
     warnings: Vec<Problem>,
@@ -458,6 +462,10 @@ impl State {
 /// Takes a valid document.
 fn accept(before: Option<&AcceptedPod>, file: &Listed, document: &Document) -> Option<AcceptedPod> {
     let new = document.result.as_ref().ok()?;
+    let digest = match &file.look {
+        EntryLook::Read(parsed) => parsed.digest_of_sole(),
+        EntryLook::Unread(_) | EntryLook::Settling | EntryLook::Skipped { .. } => None,
+    };
     let pod = match before.and_then(|kept| kept.pod.as_ref().ok()) {
         Some(old) => settle(old, new),
         None => Arc::clone(new),
@@ -465,6 +473,7 @@ fn accept(before: Option<&AcceptedPod>, file: &Listed, document: &Document) -> O
     Some(AcceptedPod {
         file: file.name.clone(),
         manifest: Arc::clone(&document.manifest),
+        digest,
         pod: Ok(pod),
         warnings: document.warnings.clone(),
         presence: Presence::Current,

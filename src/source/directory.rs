@@ -43,7 +43,7 @@ impl DirectorySource {
         let check_every = options.check_every.max(SHORTEST_CHECK);
         let location = path.to_string_lossy().into_owned();
         let (output, reader, handle) = Output::new(SourceKind::File, &location, options);
-        let lister = Lister::new(path, reader);
+        let lister = Lister::new(path, reader, output.state().read_before());
         (Self { lister, output, check_every, longest_write: LONGEST_WRITE }, handle)
     }
 

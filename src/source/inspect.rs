@@ -13,7 +13,11 @@ use crate::{
     desired::SourceSnapshot,
     model::{CollectOrdered as _, Now, SourceKind},
 };
-use std::{collections::BTreeSet, path::Path, sync::Arc};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    path::Path,
+    sync::Arc,
+};
 
 /// What the agent would say of `path`, a directory or a file, if it were `staticPodPath`. Blocks.
 ///
@@ -21,7 +25,7 @@ use std::{collections::BTreeSet, path::Path, sync::Arc};
 #[must_use]
 pub fn inspect(path: &Path, options: &SourceOptions, now: Now) -> SourceSnapshot {
     let location = path.to_string_lossy();
-    let mut lister = Lister::new(path.components().collect(), reader(options));
+    let mut lister = Lister::new(path.components().collect(), reader(options), BTreeMap::new());
     let mut known = LookContext {
         home: None,
         accepted: Vec::new(),

@@ -2,16 +2,17 @@
 //!
 //! The directory is opened once per look and everything in it is reached through that descriptor,
 //! so that a directory that is swapped in the middle is not seen half and half. A file that did not
-//! change is not read again; one whose bytes did not change is not decoded again.
+//! change is not read again; one whose bytes did not change is not decoded again, nor one with the
+//! bytes that an earlier run of the agent has decoded.
 
 use super::{
-    core::{Budget, EntryLook, Identity, Listed, Listing, SETTLING, SourcePlace},
+    core::{Budget, EntryLook, Identity, Listed, Listing, ParsedFile, SETTLING, SourcePlace},
     names::why_skipped,
     reader::Reader,
 };
 use crate::{
     manifest::MAX_TEXT_BYTES,
-    model::{DesiredPod, Now, Order as _, Position, Problem},
+    model::{DesiredPod, Now, Order as _, Position, Problem, hex},
 };
 use nix::{
     dir::Dir,
@@ -48,6 +49,10 @@ pub(super) struct Lister {
     single: bool,
     reader: Reader,
     seen: BTreeMap<Box<str>, Seen>,
+    /// [`State::read_before`], of the files that were not read yet.
+    ///
+    /// [`State::read_before`]: super::core::State::read_before
+    read_before: BTreeMap<Box<str>, Arc<ParsedFile>>,
 }
 
 /// One look at the directory.
@@ -86,7 +91,7 @@ struct Seen {
 #[derive(Clone, Debug)]
 struct LastRead {
     stamp: Stamp,
-    digest: [u8; 32],
+    digest: Arc<str>,
     look: EntryLook,
 }
 
@@ -125,8 +130,12 @@ impl Stamp {
 }
 
 impl Lister {
-    pub(super) fn new(path: PathBuf, reader: Reader) -> Self {
-        Self { path, single: false, reader, seen: BTreeMap::new() }
+    pub(super) fn new(
+        path: PathBuf,
+        reader: Reader,
+        read_before: BTreeMap<Box<str>, Arc<ParsedFile>>,
+    ) -> Self {
+        Self { path, single: false, reader, seen: BTreeMap::new(), read_before }
     }
 
     pub(super) fn path(&self) -> &Path {
@@ -200,6 +209,9 @@ impl Lister {
         }
         files.order_by(|a, b| a.name.cmp(&b.name));
         self.seen.retain(|name, _| files.binary_search_by(|f| f.name.cmp(name)).is_ok());
+        self.read_before.retain(|location, _| {
+            files.iter().any(|file| file.look == EntryLook::Settling && file.location == *location)
+        });
         Ok(Listing { place: SourcePlace::Here(place), files })
     }
 
@@ -277,7 +289,7 @@ impl Lister {
                             (EntryLook::Unread(problem(format!("cannot be read: {error}"))), last)
                         }
                         Ok(Some(text)) => {
-                            let digest = Sha256::digest(&text).into();
+                            let digest = digest_of(&text);
                             let look = match last {
                                 // A warning depends on the permissions.
                                 Some(last)
@@ -285,7 +297,9 @@ impl Lister {
                                 {
                                     last.look
                                 }
-                                Some(_) | None => self.decode(name, &text, stamp, known, now),
+                                Some(_) | None => {
+                                    self.decode(name, &text, &digest, stamp, known, now)
+                                }
                             };
                             (look.clone(), Some(LastRead { stamp, digest, look }))
                         }
@@ -301,19 +315,31 @@ impl Lister {
     }
 
     fn decode(
-        &self,
+        &mut self,
         name: &str,
         text: &[u8],
+        digest: &Arc<str>,
         stamp: Stamp,
         known: &LookContext,
         now: Now,
     ) -> EntryLook {
         let (location, mode) = (self.location(name), Some(stamp.mode));
+        let digest = Some(Arc::clone(digest));
+        let before = self.read_before.remove(&*location);
+        if let Some(parsed) = before.filter(|parsed| parsed.digest == digest) {
+            return EntryLook::Read(parsed);
+        }
         match self.reader.read(text, &location, &known.accepted, now.wall, mode) {
-            Ok(reading) => EntryLook::Read(reading.into()),
+            Ok(reading) => EntryLook::Read(Arc::new(ParsedFile { digest, ..reading })),
             Err(problem) => EntryLook::Unread(problem),
         }
     }
+}
+
+/// Digest of a text and of this version, which reads it: 32 lowercase hex digits.
+fn digest_of(text: &[u8]) -> Arc<str> {
+    let digest = Sha256::new().chain_update(env!("CARGO_PKG_VERSION")).chain_update(text);
+    hex(&digest.finalize()[..16]).into()
 }
 
 /// Why it is not opened; `None` for a regular file of a bearable size.

@@ -51,7 +51,7 @@ impl Reader {
         if mode.is_some_and(|mode| mode & OTHERS_READ != 0) {
             warn_of_readers(&mut objects);
         }
-        let mut reading = ParsedFile { documents, objects, empty_list: false, broken };
+        let mut reading = ParsedFile { documents, objects, broken, ..ParsedFile::default() };
         match self.accepts {
             Accepts::All => {}
             Accepts::Pods => {
@@ -70,7 +70,7 @@ impl Reader {
         Ok(reading)
     }
 
-    /// The pod of a document that was accepted in an earlier life.
+    /// The pod of a document that was accepted in an earlier life, and warnings.
     ///
     /// # Errors
     /// It is not accepted any more.
@@ -79,7 +79,7 @@ impl Reader {
         manifest: &serde_json::Value,
         origin: &Origin,
         seen: Timestamp,
-    ) -> Result<DesiredPod, SavedRefusal> {
+    ) -> Result<(DesiredPod, Vec<Problem>), SavedRefusal> {
         let context = self.context(&origin.location, seen);
         manifest::decode_document(manifest, origin, &context).map_err(|problems| {
             let problems: Vec<String> = problems.iter().map(ToString::to_string).collect();

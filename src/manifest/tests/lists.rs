@@ -72,7 +72,7 @@ fn what_is_kept_as_written_makes_the_same_pod_again() {
     let document = only(decode(text.as_bytes(), &context("n", &settings)).unwrap());
     let kept: serde_json::Value = serde_json::from_str(&document.as_written).unwrap();
     let again = decode_document(&kept, &document.origin, &context("n", &settings));
-    assert_eq!(again, document.result);
+    assert_eq!(again.map(|(pod, _)| pod), document.result);
 }
 
 fn refused(text: &str) -> String {

@@ -1,8 +1,10 @@
 //! What of a source outlives the agent: a machine that boots with a broken edit runs the last good
 //! pods.
 
-use super::{AcceptedPod, Identity, Presence, SEEN, State, seen};
-use crate::model::{DesiredPod, Origin, PodKey, SourceKind};
+use super::{AcceptedPod, Document, Identity, ParsedFile, Presence, SEEN, State, seen};
+use crate::model::{
+    CollectOrdered as _, DesiredPod, Origin, PodKey, Position, Problem, SourceKind,
+};
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de::Error as _, ser::Error as _};
 use serde_json::value::RawValue;
 use std::{collections::BTreeMap, sync::Arc};
@@ -31,6 +33,9 @@ pub struct SavedDocument {
     /// When it was first seen, as the annotation has it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub seen: Option<Box<str>>,
+    /// [`ParsedFile::digest_of_sole`] of the file.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub digest: Option<Arc<str>>,
     /// As written; JSON text in memory, a JSON value on disk.
     #[serde(serialize_with = "write_json", deserialize_with = "read_json")]
     pub manifest: Arc<str>,
@@ -70,6 +75,7 @@ impl State {
                 document: origin.document,
                 line: origin.line,
                 seen,
+                digest: kept.digest.clone(),
                 manifest: Arc::clone(&kept.manifest),
             });
         }
@@ -78,11 +84,32 @@ impl State {
         Saved { home: self.home, files }
     }
 
-    /// Takes in what an earlier life saved; `decode` makes a pod of a document.
+    /// What the files say whose text has the digest that an earlier life saved, by their locations:
+    /// they need not be decoded again.
+    #[must_use]
+    pub fn read_before(&self) -> BTreeMap<Box<str>, Arc<ParsedFile>> {
+        let parsed = self.kept.values().filter_map(|kept| {
+            let (pod, digest) = (kept.pod.as_ref().ok()?, kept.digest.clone()?);
+            let document = Document {
+                index: pod.origin.document,
+                position: Position { line: pod.origin.line, column: COLUMN_OF_SOLE },
+                key: Some(pod.key.clone()),
+                manifest: Arc::clone(&kept.manifest),
+                result: Ok(Arc::clone(pod)),
+                warnings: Vec::new(),
+            };
+            let digest = Some(digest);
+            let parsed = ParsedFile { documents: vec![document], digest, ..ParsedFile::default() };
+            Some((pod.origin.location.clone(), Arc::new(parsed)))
+        });
+        parsed.collect_ordered()
+    }
+
+    /// Takes in what an earlier life saved; `decode` makes a pod of a document, with warnings.
     pub fn restore(
         &mut self,
         saved: Saved,
-        decode: impl Fn(&serde_json::Value, &Origin) -> Result<DesiredPod, SavedRefusal>,
+        decode: impl Fn(&serde_json::Value, &Origin) -> Result<(DesiredPod, Vec<Problem>), SavedRefusal>,
     ) {
         self.home = saved.home;
         for (file, documents) in saved.files {
@@ -101,10 +128,15 @@ impl State {
         file: &str,
         origin: Origin,
         document: SavedDocument,
-        decoded: Result<DesiredPod, SavedRefusal>,
+        decoded: Result<(DesiredPod, Vec<Problem>), SavedRefusal>,
     ) {
+        let mut digest = document.digest;
         let (key, pod) = match decoded {
-            Ok(mut pod) => {
+            Ok((mut pod, warnings)) => {
+                if !warnings.is_empty() {
+                    // Only the file has their places.
+                    digest = None;
+                }
                 if let Some(seen) = document.seen {
                     let annotations = &mut Arc::make_mut(&mut pod.pod).metadata.annotations;
                     annotations.get_or_insert_default().insert(SEEN.to_owned(), seen.into());
@@ -123,11 +155,28 @@ impl State {
         let kept = AcceptedPod {
             file: file.into(),
             manifest: document.manifest,
+            digest,
             pod,
             warnings: Vec::new(),
             presence: Presence::Saved,
         };
         self.kept.insert(key, kept);
+    }
+}
+
+/// Where the document of a file begins that [`ParsedFile::digest_of_sole`] is there for.
+const COLUMN_OF_SOLE: usize = 1;
+
+impl ParsedFile {
+    /// The digest of a file that says nothing but one valid pod: then [`State::read_before`] can
+    /// tell from what was saved what the whole file says.
+    pub(super) fn digest_of_sole(&self) -> Option<Arc<str>> {
+        let [document] = &*self.documents else { return None };
+        let is_sole = self.objects.is_empty()
+            && document.result.is_ok()
+            && document.warnings.is_empty()
+            && document.position.column == COLUMN_OF_SOLE;
+        self.digest.clone().filter(|_| is_sole)
     }
 }
 

@@ -333,7 +333,7 @@ fn restarted(before: &State) -> State {
         let key = match name {
             "old" => Some(PodKey::new("default", name)),
             "nameless" => None,
-            _ => return Ok(pod(name, revision, origin.clone())),
+            _ => return Ok((pod(name, revision, origin.clone()), Vec::new())),
         };
         Err(SavedRefusal { key, reason: "no".to_owned() })
     });

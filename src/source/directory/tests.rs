@@ -361,6 +361,74 @@ async fn a_restart_with_a_broken_edit_runs_the_last_good_pod() {
     assert!(kept.view.error.as_ref().unwrap().contains("another directory"));
 }
 
+/// What the snapshot says to workers and to people.
+fn said(snapshot: &SourceSnapshot) -> String {
+    format!("{} {}", show(snapshot), verdicts(snapshot))
+}
+
+#[tokio::test]
+async fn files_are_the_same_whether_decoded_or_known_by_their_digest() {
+    let bed = on_directory();
+    let config = "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: c}\n";
+    let ignored = pod("ignored").replace("{name", "{generation: 3, name");
+    for (name, text) in [
+        ("one.yaml", pod("one")),
+        ("two.yaml", format!("{}---\n{}", pod("two"), pod("three"))),
+        ("objects.yaml", format!("{}---\n{config}", pod("four"))),
+        ("ignored.yaml", ignored),
+        ("indented.yaml", format!("# {{\n {}", pod("indented").replace('\n', "\n "))),
+        ("broken.yaml", format!("{}---\n{{}}\n", pod("broken"))),
+        ("list.yaml", format!("kind: List\nitems:\n- {}", pod("list").replace('\n', "\n  "))),
+    ] {
+        fs::write(bed.path("m").join(name), text).unwrap();
+    }
+    let complete =
+        |s: &SourceSnapshot| s.knowledge == Knowledge::Complete && s.view.files.len() == 7;
+    let mut bed = bed.restart("m").await;
+    let decoded = said(&*bed.until("complete", complete).await);
+    let with_digest = |bed: &Bed| {
+        let files = serde_json::to_value(&**bed.handle.saved.borrow()).unwrap()["files"].clone();
+        let files = files.as_object().unwrap().clone().into_iter();
+        let files = files.filter(|(_, documents)| documents[0].get("digest").is_some());
+        files.map(|(name, _)| name).collect::<Vec<_>>()
+    };
+    assert_eq!(with_digest(&bed), ["one.yaml"], "{decoded}");
+    let mut bed = bed.restart("m").await;
+    assert_eq!(said(&*bed.until("complete", complete).await), decoded);
+}
+
+/// The image of the only pod after a restart, for which `edit` has changed what was saved of it.
+async fn image_after(edit: impl FnOnce(&mut serde_json::Value)) -> String {
+    let mut bed = on_directory();
+    fs::write(bed.path("m/a.yaml"), pod_with("a", "written")).unwrap();
+    bed.until_pods(&["a"]).await;
+    bed.tasks.shutdown().await;
+    let mut saved = serde_json::to_value(&**bed.handle.saved.borrow()).unwrap();
+    edit(&mut saved["files"]["a.yaml"][0]);
+    let path = bed.path("m");
+    let mut bed = start(bed.root, &path, options(SavedState::Saved(saved)));
+    let found = bed.until_pods(&["a"]).await;
+    found.pods[0].pod.spec.as_ref().unwrap().containers[0].image.clone().unwrap()
+}
+
+#[tokio::test]
+async fn only_a_file_with_the_saved_digest_is_not_decoded() {
+    let other = |document: &mut serde_json::Value| {
+        document["manifest"]["spec"]["containers"][0]["image"] = "saved".into();
+    };
+    assert_eq!(image_after(other).await, "saved", "nothing was decoded");
+    let of_another_version = |document: &mut serde_json::Value| {
+        other(document);
+        document["digest"] = "0123456789abcdef0123456789abcdef".into();
+    };
+    assert_eq!(image_after(of_another_version).await, "written");
+    let at_another_place = |document: &mut serde_json::Value| {
+        other(document);
+        document["location"] = "/elsewhere/a.yaml".into();
+    };
+    assert_eq!(image_after(at_another_place).await, "written");
+}
+
 #[tokio::test]
 async fn a_manifest_that_is_no_longer_allowed_removes_no_pod() {
     let root = tempfile::tempdir().unwrap();
