@@ -18,7 +18,7 @@ mod typed;
 mod walk;
 
 pub use node::{Document, Entry, Node, Value};
-pub use parse::{MAX_TEXT_BYTES, parse};
+pub use parse::{MAX_TEXT_BYTES, READING, parse};
 pub use schema::{Field, Setting, Support, Type};
 pub use typed::typed;
 pub use walk::{Finding, FindingKind, nearest, walk};

@@ -26,6 +26,10 @@ const MAX_MESSAGE: usize = 300;
 /// Most bytes of text that aliases may add.
 const MAX_ALIAS_BYTES: usize = MAX_TEXT_BYTES;
 
+/// Names how texts are read here. A new name is due with each change after which a text that is
+/// accepted means something else: what was read before is not taken for what it says now.
+pub const READING: &str = "1";
+
 /// Reads every document of a text; empty ones are left out.
 ///
 /// # Errors

@@ -1,8 +1,8 @@
 //! Parsing by tables (the expected values are what `sigs.k8s.io/yaml` makes of the same texts),
 //! hostile texts, and the walk.
 
-use super::{Document, Field, FindingKind, Node, Type, nearest, parse, typed, walk};
-use crate::model::Position;
+use super::{Document, Field, FindingKind, Node, READING, Type, nearest, parse, typed, walk};
+use crate::model::{Position, short_digest};
 use proptest::prelude::*;
 use serde_json::{Value as Json, json};
 
@@ -14,6 +14,25 @@ fn read(text: &str) -> Json {
 
 fn refused(text: &[u8]) -> String {
     parse(text).unwrap_err().to_string()
+}
+
+/// Some of what the other tests have in tables, in one value.
+#[test]
+fn another_meaning_of_texts_has_another_name() {
+    let texts = [
+        "a: [0644, 0o17, 1_000, 1.0, 100m, 1:30, 2001-01-01, yes, off, ~, '', !!str 80]",
+        "a: &x {b: 1}\nc: {<<: *x, a: 2}\ne: *x",
+        "a: |\n  text\n\nb: >-\n  folded\n  text\n---\nc: \"\\u00e9\"\n...\n",
+        "{\"a\": 1e3, \"b\": null}",
+    ];
+    let documents = texts.iter().flat_map(|text| parse(text.as_bytes()).unwrap());
+    let meaning: String = documents.map(|document| document.root.to_json().to_string()).collect();
+    let digest = short_digest(meaning.as_bytes());
+    assert_eq!(
+        (READING, &*digest),
+        ("1", "fc79aa583473cc1c5d3bbcba12651823"),
+        "another name for: {meaning}"
+    );
 }
 
 #[test]

@@ -127,7 +127,7 @@ pub struct ParsedFile {
     /// A document in it has mistakes, so nobody can tell what the whole file says: it may be cut
     /// off, a line between two documents may be missing, or a name may be misspelled.
     pub broken: bool,
-    /// Digest of the text, and of the version that has read it; `None` for the body of a URL.
+    /// Digest of the text, and of how it was read; `None` for the body of a URL.
     pub digest: Option<Arc<str>>,
 }
 

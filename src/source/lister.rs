@@ -11,6 +11,7 @@ use super::{
     reader::Reader,
 };
 use crate::{
+    document::READING,
     manifest::MAX_TEXT_BYTES,
     model::{DesiredPod, Now, Order as _, Position, Problem, hex},
 };
@@ -298,7 +299,7 @@ impl Lister {
                                     last.look
                                 }
                                 Some(_) | None => {
-                                    self.decode(name, &text, &digest, stamp, known, now)
+                                    self.decode(name, (&text, &digest), stamp, known, now)
                                 }
                             };
                             (look.clone(), Some(LastRead { stamp, digest, look }))
@@ -317,8 +318,7 @@ impl Lister {
     fn decode(
         &mut self,
         name: &str,
-        text: &[u8],
-        digest: &Arc<str>,
+        (text, digest): (&[u8], &Arc<str>),
         stamp: Stamp,
         known: &LookContext,
         now: Now,
@@ -336,9 +336,14 @@ impl Lister {
     }
 }
 
-/// Digest of a text and of this version, which reads it: 32 lowercase hex digits.
+/// Digest of a text and of how it is read: 32 lowercase hex digits.
 fn digest_of(text: &[u8]) -> Arc<str> {
-    let digest = Sha256::new().chain_update(env!("CARGO_PKG_VERSION")).chain_update(text);
+    let version = concat!(env!("CARGO_PKG_VERSION"), "\n");
+    let digest = Sha256::new()
+        .chain_update(version)
+        .chain_update(READING)
+        .chain_update("\n")
+        .chain_update(text);
     hex(&digest.finalize()[..16]).into()
 }
 

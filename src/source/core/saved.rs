@@ -51,6 +51,9 @@ pub struct SavedRefusal {
     pub reason: String,
 }
 
+/// The pod of a document that was accepted in an earlier life, with warnings.
+type Decoded = Result<(DesiredPod, Vec<Problem>), SavedRefusal>;
+
 /// What is kept in place of the pod of a refused document.
 #[derive(Clone, Debug)]
 pub(super) struct Refused {
@@ -109,7 +112,7 @@ impl State {
     pub fn restore(
         &mut self,
         saved: Saved,
-        decode: impl Fn(&serde_json::Value, &Origin) -> Result<(DesiredPod, Vec<Problem>), SavedRefusal>,
+        decode: impl Fn(&serde_json::Value, &Origin) -> Decoded,
     ) {
         self.home = saved.home;
         for (file, documents) in saved.files {
@@ -123,13 +126,7 @@ impl State {
         }
     }
 
-    fn remember(
-        &mut self,
-        file: &str,
-        origin: Origin,
-        document: SavedDocument,
-        decoded: Result<(DesiredPod, Vec<Problem>), SavedRefusal>,
-    ) {
+    fn remember(&mut self, file: &str, origin: Origin, document: SavedDocument, decoded: Decoded) {
         let mut digest = document.digest;
         let (key, pod) = match decoded {
             Ok((mut pod, warnings)) => {
