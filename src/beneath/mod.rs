@@ -74,8 +74,11 @@ pub(crate) fn open_plain_file(base: BorrowedFd<'_>, relative: &Path) -> io::Resu
 /// # Errors
 /// The usual ones.
 pub(crate) fn reopen(found: BorrowedFd<'_>) -> io::Result<File> {
-    // The descriptor's own link is followed: what it names cannot be exchanged.
-    File::open(format!("/proc/self/fd/{}", found.as_raw_fd()))
+    // The descriptor's own link is followed: what it names cannot be exchanged. Another process may
+    // hold a lease on the file, for which an open without O_NONBLOCK waits.
+    let flags = OFlag::O_RDONLY | OFlag::O_CLOEXEC | OFlag::O_NONBLOCK;
+    let path = format!("/proc/self/fd/{}", found.as_raw_fd());
+    Ok(nix::fcntl::open(path.as_str(), flags, Mode::empty())?.into())
 }
 
 fn resolve_with(

@@ -3,6 +3,7 @@
 
 use super::{HostFileError, HostFiles, gzip, io_error, logs::for_each_name};
 use crate::{
+    beneath,
     log_rotation::files::{OldFile, SETTLED, SetAside, compressed_name, is_stamp, plain_name},
     model::{LogKind, LogName, PodKey, PodUid},
 };
@@ -10,16 +11,24 @@ use jiff::Timestamp;
 use nix::{
     errno::Errno,
     fcntl::{AtFlags, OFlag, openat},
-    sys::stat::{FileStat, Mode, SFlag, UtimensatFlags, fstatat, utimensat},
+    sys::stat::{FileStat, Mode, SFlag, UtimensatFlags, fstat, fstatat, utimensat},
     sys::time::TimeSpec,
     unistd::{UnlinkatFlags, unlinkat},
 };
 use rustix::fs::{RenameFlags, renameat, renameat_with, statat};
-use std::{fs::File, io, os::fd::OwnedFd, path::PathBuf, time::Duration};
+use std::{
+    fs::File,
+    io::{self, Read as _},
+    os::fd::{AsFd as _, OwnedFd},
+    path::PathBuf,
+    time::Duration,
+};
 
 /// The log files of one directory that are looked at in one go, and the files set aside that all
 /// logs are measured by: a container that may write there can make any number.
 const MOST_NAMES: usize = 10_000;
+/// The largest file that is compressed, in bytes. One with holes may say any size.
+const MOST_COMPRESSED: u64 = 16 << 30;
 
 /// The log of one instance of a container.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -33,7 +42,7 @@ pub struct LogPlace {
 /// What [`HostFiles::tidy_log`] has done.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Tidied {
-    /// Files that were compressed.
+    /// Files that were compressed, or are too large for that.
     pub compressed: usize,
     /// Files that are to be compressed later: they were written to a moment ago.
     pub left: usize,
@@ -137,9 +146,9 @@ impl HostFiles {
         result.map(|()| tidied)
     }
 
-    /// Every log file of the pods: the bytes of all, and the files that rotations set aside. Files
-    /// of other programs beside them count and are never offered for removal. What can't be read is
-    /// left out, and so are files beyond a number that no honest node has.
+    /// Every log file of the pods: the bytes on disk of all, and the files that rotations set
+    /// aside. Files of other programs beside them count and are never offered for removal. What
+    /// can't be read is left out, and so are files beyond a number that no honest node has.
     #[must_use]
     pub fn measure_logs(
         &self,
@@ -160,7 +169,7 @@ impl HostFiles {
                 for name in names {
                     let Some(parsed) = LogName::parse(&name) else { continue };
                     let Ok(Some(stat)) = directory.stat(&name) else { continue };
-                    let size = u64::try_from(stat.st_size).unwrap_or(0);
+                    let size = bytes_on_disk(&stat);
                     total = total.saturating_add(size);
                     if let LogKind::SetAside { stamp, .. } = parsed.kind
                         && is_stamp(stamp)
@@ -263,8 +272,8 @@ impl Directory {
         }
     }
 
-    /// Replaces a plain file by a compressed one with the same mode and modification time. False:
-    /// it was written to a moment ago.
+    /// Replaces a plain file by a compressed one with the same mode and modification time; leaves
+    /// one that is very large. False: it was written to a moment ago.
     fn compress(
         &self,
         place: &LogPlace,
@@ -279,13 +288,25 @@ impl Directory {
         if !is_settled(&stat, now) {
             return Ok(false);
         }
-        let flags = OFlag::O_RDONLY | OFlag::O_NOFOLLOW | OFlag::O_NONBLOCK | OFlag::O_CLOEXEC;
-        let mut source = match openat(&self.fd, plain.as_str(), flags, Mode::empty()) {
-            Ok(source) => File::from(source),
+        let size = u64::try_from(stat.st_size).unwrap_or(0);
+        if size > MOST_COMPRESSED {
+            return Ok(true);
+        }
+        // Something else may have its name by now: a device, which does more than be read.
+        let flags = OFlag::O_PATH | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC;
+        let found = match openat(&self.fd, plain.as_str(), flags, Mode::empty()) {
+            Ok(found) => found,
             // A rotation has removed it.
             Err(Errno::ENOENT) => return Ok(true),
             Err(errno) => return Err(failed(errno.into())),
         };
+        let opened = fstat(&found).map_err(|errno| failed(errno.into()))?;
+        let identity = |stat: &FileStat| (stat.st_dev, stat.st_ino, file_type(stat));
+        if identity(&opened) != identity(&stat) {
+            return Ok(false);
+        }
+        // No more than a byte of what is added meanwhile: that tells that it has changed.
+        let mut source = beneath::reopen(found.as_fd()).map_err(failed)?.take(size + 1);
         let flags = OFlag::O_WRONLY | OFlag::O_CREAT | OFlag::O_EXCL | OFlag::O_CLOEXEC;
         let mode = Mode::from_bits_truncate(stat.st_mode & 0o777);
         let target = openat(&self.fd, unfinished.as_str(), flags, mode)
@@ -326,6 +347,15 @@ fn file_type(stat: &FileStat) -> SFlag {
     SFlag::from_bits_truncate(stat.st_mode) & SFlag::S_IFMT
 }
 
+/// What a file takes of the disk, no more than its size: one with holes may say any size. ZFS
+/// counts what was just written after some seconds only.
+fn bytes_on_disk(stat: &FileStat) -> u64 {
+    /// What `st_blocks` counts in, in bytes.
+    const BLOCK: i64 = 512;
+    let bytes = stat.st_size.min(stat.st_blocks.saturating_mul(BLOCK));
+    u64::try_from(bytes).unwrap_or(0)
+}
+
 /// Whether nothing was written to a file for a while. After the clock was set back this is not
 /// known until the file's time has passed.
 fn is_settled(stat: &FileStat, now: Timestamp) -> bool {
@@ -334,7 +364,7 @@ fn is_settled(stat: &FileStat, now: Timestamp) -> bool {
 }
 
 /// Writes `source`, compressed, to `target` and to the disk. Returns the size of the source.
-fn deflate(source: &mut File, mut target: File) -> io::Result<u64> {
+fn deflate(source: &mut impl io::Read, mut target: File) -> io::Result<u64> {
     let size = gzip::compress(source, &mut target)?;
     // The plain file goes: the compressed one must be on the disk before.
     target.sync_all()?;

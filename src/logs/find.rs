@@ -39,6 +39,11 @@ pub struct Run {
     pub compressed: usize,
 }
 
+/// The log files of one directory that are looked at. A container that may write there can make any
+/// number.
+const MOST_NAMES: usize = 10_000;
+/// The files of one run that are read, the newest ones. They are open while they are read.
+const MOST_OPEN: usize = 256;
 /// How often files are opened anew because names have changed meanwhile.
 const ATTEMPTS: usize = 20;
 
@@ -82,8 +87,8 @@ impl LogDir {
 }
 
 impl Run {
-    /// The files of a run, opened, oldest first. A rotation meanwhile is no gap: then they are
-    /// listed and opened anew.
+    /// The newest files of a run, opened, oldest first. A rotation meanwhile is no gap: then they
+    /// are listed and opened anew.
     ///
     /// # Errors
     /// When they can't be listed or opened.
@@ -94,7 +99,7 @@ impl Run {
         let mut opened = Vec::new();
         for _ in 0..ATTEMPTS {
             opened.clear();
-            for path in &run.files {
+            for path in &run.files[run.files.len().saturating_sub(MOST_OPEN)..] {
                 match container.open(path) {
                     Ok(file) => opened.push((path.clone(), file)),
                     Err(e) if e.kind() == io::ErrorKind::NotFound => {}
@@ -147,14 +152,21 @@ pub fn containers(pod: &Path) -> io::Result<Vec<String>> {
     Ok(names)
 }
 
-/// The runs of a container, by restart count.
+/// The runs of a container, by restart count; of a flood of files, some that were set aside.
 ///
 /// # Errors
 /// When it can't be listed.
 pub fn runs(container: &Path) -> io::Result<BTreeMap<u32, Run>> {
     let mut runs: BTreeMap<u32, Run> = BTreeMap::new();
-    for path in entries(container)? {
+    let mut names = 0;
+    for path in listed(container)? {
+        let path = path?;
         let Some(name) = LogName::parse(name_of(&path)) else { continue };
+        names += 1;
+        let is_current = name.kind == LogKind::Current;
+        if (names > MOST_NAMES && !is_current) || runs.len() > MOST_NAMES {
+            continue;
+        }
         let run = runs.entry(name.restart_count).or_default();
         match name.kind {
             LogKind::Current | LogKind::SetAside { compressed: false, .. } => run.files.push(path),
@@ -190,9 +202,36 @@ fn name_of(path: &Path) -> &str {
 }
 
 fn entries(dir: &Path) -> io::Result<Vec<PathBuf>> {
-    match fs::read_dir(dir) {
-        Ok(entries) => entries.map(|entry| Ok(entry?.path())).collect(),
-        Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(Vec::new()),
-        Err(e) => Err(e),
+    listed(dir)?.collect()
+}
+
+/// The entries of a directory, one after the other. A directory that is missing has none.
+fn listed(dir: &Path) -> io::Result<impl Iterator<Item = io::Result<PathBuf>>> {
+    let found = match fs::read_dir(dir) {
+        Ok(entries) => Some(entries),
+        Err(e) if e.kind() == io::ErrorKind::NotFound => None,
+        Err(e) => return Err(e),
+    };
+    Ok(found.into_iter().flatten().map(|entry| Ok(entry?.path())))
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "tests")]
+
+    use super::*;
+
+    #[test]
+    fn of_a_flood_of_files_the_newest_are_open() {
+        let dir = tempfile::tempdir().unwrap();
+        let at = |name: &str| dir.path().join(name);
+        for second in 0..=MOST_OPEN {
+            fs::write(at(&format!("0.log.20260101-{second:06}")), "").unwrap();
+        }
+        fs::write(at("0.log"), "").unwrap();
+        let opened = Run::open(&LogDir::trusted(dir.path()), 0).unwrap();
+        let names: Vec<&str> = opened.iter().map(|(path, _)| name_of(path)).collect();
+        assert_eq!(names.len(), MOST_OPEN);
+        assert_eq!((names[0], names[MOST_OPEN - 1]), ("0.log.20260101-000002", "0.log"));
     }
 }

@@ -107,7 +107,8 @@ impl LogFile {
 /// the container wrote: pieces count with the record that ends them.
 ///
 /// Reads every block once, backwards, and keeps one block and the beginning of one record, however
-/// long records are.
+/// long records are. A block of NUL bytes is taken for a hole, which may have any size: lines
+/// before it do not count.
 ///
 /// # Errors
 /// When the file can't be read.
@@ -129,6 +130,10 @@ pub fn last_lines(file: &File, lines: u64) -> io::Result<(u64, u64)> {
         start -= length as u64;
         let block = &mut block[..length];
         file.read_exact_at(block, start)?;
+        if length == BLOCK && block.iter().all(|byte| *byte == 0) {
+            start += length as u64;
+            break;
+        }
         let mut end = length;
         while let Some(at) = block[..end].iter().rposition(|byte| *byte == b'\n') {
             prepend(&block[at + 1..end], &mut next);
@@ -144,7 +149,7 @@ pub fn last_lines(file: &File, lines: u64) -> io::Result<(u64, u64)> {
     if begins_before(&next, &mut at_end, &mut found, lines) {
         return Ok((record_end + 1, 0));
     }
-    Ok((0, lines - found))
+    Ok((start, lines - found))
 }
 
 /// Puts `text` before `next`, of which only the beginning is kept.
@@ -221,6 +226,13 @@ mod tests {
         }
         fs::write(&path, "").unwrap();
         assert_eq!(last_lines(2).unwrap(), (0, 2));
+        let hole = 1 << 40;
+        File::create(&path).unwrap().set_len(hole).unwrap();
+        assert_eq!(last_lines(2).unwrap(), (hole, 2));
+        fs::OpenOptions::new().append(true).open(&path).unwrap().write_all(b"a\nb\n").unwrap();
+        assert_eq!(last_lines(1).unwrap(), (hole + 2, 0));
+        let (from, missing) = last_lines(3).unwrap();
+        assert!(from > hole - 2 * BLOCK as u64 && missing == 1, "{from} {missing}");
     }
 
     #[test]

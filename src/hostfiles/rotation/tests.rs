@@ -4,7 +4,6 @@ use flate2::read::GzDecoder;
 use std::{
     collections::BTreeSet,
     fs,
-    io::Read as _,
     os::unix::fs::{MetadataExt as _, PermissionsExt as _, symlink},
     path::Path,
     time::SystemTime,
@@ -241,6 +240,24 @@ fn logs_of_all_pods_are_measured_and_removed() {
     assert_eq!(found, [(2, "20260101-000002", 2), (3, "20260101-000001", 3)]);
     old.iter().for_each(|old| logs.files.remove_old_log(old).unwrap());
     logs.expect(&["3.log", "note.txt"]);
+}
+
+/// A container can make a file of any size that takes no room.
+#[test]
+fn holes_are_neither_compressed_for_hours_nor_counted() {
+    let logs = logs();
+    for name in ["3.log.20260101-000001", "3.log.20260101-000002"] {
+        logs.write_aged(name, "12", Duration::from_secs(60));
+    }
+    let hole = File::options().write(true).open(logs.path.join("3.log.20260101-000001")).unwrap();
+    hole.set_len(1 << 40).unwrap();
+    hole.set_modified(SystemTime::UNIX_EPOCH).unwrap();
+    let tidied = logs.files.tidy_log(&logs.place, Timestamp::now()).unwrap();
+    assert_eq!(tidied.left, 0);
+    logs.expect(&["3.log.20260101-000001", "3.log.20260101-000002"]);
+    let pods = [(logs.place.key.clone(), logs.place.uid.clone(), vec!["main".into()])];
+    let (total, _) = logs.files.measure_logs(&pods);
+    assert!(total < 1 << 20, "{total}");
 }
 
 #[test]
