@@ -13,7 +13,7 @@ use crate::{
 use std::{collections::BTreeSet, time::Duration};
 
 /// How long the runtime's view may lag behind its events before a look is taken anyway.
-const LAG: Duration = Duration::from_secs(1);
+pub(super) const LAG: Duration = Duration::from_secs(1);
 
 /// Lists everything, or what there is of some pods.
 pub(super) async fn list(

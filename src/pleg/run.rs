@@ -318,6 +318,8 @@ impl Loop {
         let began = (self.settings.clock)().boot;
         if scope == Scope::All {
             self.count_relist();
+            // What becomes due while it is under way needs another listing.
+            self.listing.due = Instant::now() + FAR;
         }
         self.tasks.spawn(async move {
             let begun = Instant::now();
@@ -368,7 +370,7 @@ impl Loop {
                 let more = self.picture.inspected(&key, &object, found);
                 self.inspections.queue.extend(more);
                 self.early_ends();
-                self.soon_if_suspects();
+                self.soon_if_uncertain();
                 if hung {
                     info!(pod = %key, ?object, "an inspection that hung has ended");
                     self.publish();
@@ -419,7 +421,7 @@ impl Loop {
                 metrics().relisted_at.set(unix((self.settings.clock)().wall));
                 self.health.last_relist = Some(listing.began);
                 self.listing.listed = Some(began);
-                self.listing.due = now + self.period();
+                self.listing.due = self.listing.due.min(now + self.period());
             }
             Scope::Asked => metrics().node.pod_relist_seconds.observe(took.as_secs_f64()),
         }
@@ -431,7 +433,7 @@ impl Loop {
         self.inspections.hurry(&asked);
         self.inspections.add(found, &scope);
         self.early_ends();
-        self.soon_if_suspects();
+        self.soon_if_uncertain();
         self.publish();
     }
 
@@ -442,9 +444,11 @@ impl Loop {
         }
     }
 
-    /// What could not be inspected is looked at again without waiting for the long period.
-    fn soon_if_suspects(&mut self) {
-        if self.picture.has_suspects() {
+    /// What could not be inspected is looked at again without waiting for the long period, and so
+    /// is an end that is waited for no longer and does not show yet.
+    fn soon_if_uncertain(&mut self) {
+        let late = self.hints.waits == 0 && self.picture.has_late_ends();
+        if late || self.picture.has_suspects() {
             self.listing.due = self.listing.due.min(Instant::now() + self.settings.relist_period);
         }
     }

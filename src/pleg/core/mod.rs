@@ -289,6 +289,12 @@ impl RuntimeSnapshot {
         self.pods.values().any(|record| !record.suspects.is_empty() && record.job.is_none())
     }
 
+    /// Whether the runtime still shows a container as running whose end an event has told.
+    pub(super) fn has_late_ends(&self) -> bool {
+        let late = |c: &ObservedContainer| c.ended_with.is_some() && c.state.is_running();
+        self.pods.values().any(|record| record.observed.containers.iter().any(late))
+    }
+
     /// The pods that hang, and on what.
     pub(super) fn hung(&self) -> Vec<HungPod> {
         let hung = self.pods.iter().filter_map(|(key, record)| {

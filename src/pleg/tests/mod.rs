@@ -191,6 +191,20 @@ async fn an_event_is_followed_until_the_runtime_shows_it() {
 }
 
 #[tokio::test]
+async fn an_end_that_shows_late_is_looked_for_again_and_again() {
+    let settings = PlegSettings { relist_period: Duration::from_millis(20), ..lazy() };
+    let mut bench = bench(settings, |fake| fake.set("a", ContainerRunning));
+    bench.seen("a", is_running).await;
+    bench.healthy_when(|h| h.events_connected).await;
+    bench.fake.tell_exit("a");
+    bench.seen("a", |pod| pod.containers[0].ended_with.is_some()).await;
+    // Longer than the end is asked for after its event.
+    tokio::time::sleep(inspect::LAG + Duration::from_millis(200)).await;
+    bench.fake.set("a", ContainerExited);
+    bench.seen("a", is_exited).await;
+}
+
+#[tokio::test]
 async fn an_end_is_shown_without_a_listing() {
     let mut bench = bench(lazy(), |fake| fake.set("a", ContainerRunning));
     bench.seen("a", is_running).await;
