@@ -134,17 +134,23 @@ fn default_http_get(action: &mut Option<k8s::HTTPGetAction>) {
     }
 }
 
-/// Requests of the pod as a whole that are left out beside limits: the containers' requests
-/// together, with those of sidecars and init containers, or the limit if there are none. The
-/// request for huge pages always equals the limit, because huge pages can't be overcommitted.
+/// Requests of the pod as a whole that are left out beside limits of any resource: the containers'
+/// requests together, with those of sidecars and init containers, or the limit if there are none.
+/// The request for huge pages always equals the limit, because huge pages can't be overcommitted.
 fn default_pod_requests(spec: &mut k8s::PodSpec) {
     let Some(mut resources) = spec.resources.take() else { return };
     // Without `spec.resources`, this counts the containers only.
     let of_containers = pod_requests(spec);
-    for (name, limit) in resources.limits.iter().flatten().filter(|(name, _)| is_pod_level(name)) {
-        let sum = of_containers.get(name).filter(|_| !name.starts_with("hugepages-"));
-        let request = sum.map_or_else(|| limit.clone(), |sum| Written(sum.to_string()));
-        resources.requests.get_or_insert_default().entry(name.clone()).or_insert(request);
+    if let Some(limits) = resources.limits.as_ref().filter(|limits| !limits.is_empty()) {
+        let requests = resources.requests.get_or_insert_default();
+        for name in ["cpu", "memory"] {
+            if let Some(sum) = of_containers.get(name) {
+                requests.entry(name.to_owned()).or_insert_with(|| Written(sum.to_string()));
+            }
+        }
+        for (name, limit) in limits.iter().filter(|(name, _)| is_pod_level(name)) {
+            requests.entry(name.clone()).or_insert_with(|| limit.clone());
+        }
     }
     spec.resources = Some(resources);
 }

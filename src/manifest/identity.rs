@@ -58,7 +58,7 @@ fn without_policy(document: &mut Value) {
 }
 
 /// Removes cpu and memory from the `resources` of a container or of the pod, and then empty
-/// objects: `resources: {}` has no meaning.
+/// objects. The QoS class, which `resources: {}` of a pod decides, is in the identity by itself.
 fn without_amounts(owner: &mut Value) {
     let Some(owner) = owner.as_object_mut() else { return };
     let Some(resources) = owner.get_mut("resources").and_then(Value::as_object_mut) else {

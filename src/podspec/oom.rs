@@ -45,12 +45,13 @@ fn memory_request(container: &k8s::Container) -> i64 {
     container_requests(container).get("memory").map_or(0, Quantity::value)
 }
 
-/// What each container gets of a pod-level request that no container claims.
+/// What each container gets of a pod-level request that no container claims. Init containers that
+/// have ended count, as with the kubelet.
 fn unclaimed_share(spec: &k8s::PodSpec) -> i64 {
     let Some(whole) = pod_level(spec, |r| r.requests.as_ref()).get("memory") else { return 0 };
     let without = k8s::PodSpec { resources: None, ..spec.clone() };
     let claimed = pod_requests(&without).get("memory").map_or(0, Quantity::value);
-    let sidecars = spec.init_containers.iter().flatten().filter(|c| is_sidecar(c)).count();
-    let containers = i64::try_from(spec.containers.len() + sidecars).unwrap_or(1).max(1);
+    let containers = spec.containers.len() + spec.init_containers.iter().flatten().count();
+    let containers = i64::try_from(containers).unwrap_or(1).max(1);
     (whole.value() - claimed).max(0) / containers
 }

@@ -227,19 +227,21 @@ fn aggregate(
     running
 }
 
-/// The class of a pod: cpu and memory count, zero amounts don't, of regular and init containers.
+/// The class of a pod: cpu and memory count, zero amounts don't, of `spec.resources` where that is
+/// set, even to nothing, else of regular and init containers.
 #[must_use]
 pub fn qos_class(spec: &k8s::PodSpec) -> QosClass {
     const COUNTED: [&str; 2] = ["cpu", "memory"];
     if spec.resources.is_some() {
         let requests = pod_level(spec, |r| r.requests.as_ref());
         let limits = pod_level(spec, |r| r.limits.as_ref());
-        if COUNTED.iter().any(|r| requests.non_zero(r).or(limits.non_zero(r)).is_some()) {
-            let equal = COUNTED.iter().all(|r| {
-                limits.non_zero(r).is_some_and(|limit| requests.get(r).is_none_or(|q| q == limit))
-            });
-            return if equal { QosClass::Guaranteed } else { QosClass::Burstable };
+        if COUNTED.iter().all(|r| requests.non_zero(r).or(limits.non_zero(r)).is_none()) {
+            return QosClass::BestEffort;
         }
+        let equal = COUNTED.iter().all(|r| {
+            limits.non_zero(r).is_some_and(|limit| requests.get(r).is_none_or(|q| q == limit))
+        });
+        return if equal { QosClass::Guaranteed } else { QosClass::Burstable };
     }
     let (mut requests, mut limits) = (Amounts::default(), Amounts::default());
     let mut all_limited = true;

@@ -66,10 +66,12 @@ fn init_containers_count_for_the_class() {
 
 #[test]
 fn pod_level_resources_decide_the_class() {
-    let with = |resources: Value| {
-        qos_class(&spec(json!({"containers": [{"name": "a"}], "resources": resources})))
-    };
     let both = json!({"cpu": "1", "memory": "1Gi"});
+    let own = container("a", both.clone(), both.clone());
+    let with =
+        |resources: Value| qos_class(&spec(json!({"containers": [own], "resources": resources})));
+    assert_eq!(with(json!({})), QosClass::BestEffort);
+    assert_eq!(with(json!({"limits": {"hugepages-2Mi": "2Mi"}})), QosClass::BestEffort);
     assert_eq!(with(json!({"requests": both, "limits": both})), QosClass::Guaranteed);
     assert_eq!(with(json!({"requests": {"cpu": "1"}, "limits": both})), QosClass::Guaranteed);
     assert_eq!(with(json!({"limits": {"memory": "1Gi"}})), QosClass::Burstable);
@@ -272,7 +274,10 @@ fn a_pod_level_request_is_shared_by_those_without() {
         "containers": [container("a", json!({"memory": "100M"}), json!({})), {"name": "b"}],
         "resources": {"requests": {"memory": "500M"}},
     }});
-    assert_eq!(oom(made), 700);
+    assert_eq!(oom(made.clone()), 700);
+    let mut with_init = made;
+    with_init["spec"]["initContainers"] = json!([{"name": "i"}]);
+    assert_eq!(oom(with_init), 767, "init containers have a share, too");
 }
 
 #[test]

@@ -155,7 +155,7 @@ static POD_RESOURCES: &[Field] = &[
     Field::differs(
         "requests",
         QUANTITIES,
-        "the same as limits; a request that is left out beside a limit equals what the containers request together, or the limit if they request nothing; for `hugepages-*` it equals the limit",
+        "the same as limits; where there is a limit of any resource, a request for cpu or memory that is left out equals what the containers request together, or its limit if they request nothing; for `hugepages-*` it equals the limit",
     ),
 ];
 

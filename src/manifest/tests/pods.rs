@@ -135,6 +135,21 @@ fn pod_level_requests_default_to_what_the_containers_ask_for() {
         ),
         // An init container that asks for more than all containers that run after it.
         (both, setup("{cpu: 700m}"), "{requests: {cpu: 300m}}", "cpu=0.7 memory=1Gi", burstable),
+        // Another resource is limited.
+        (
+            "{memory: 1Gi}",
+            String::new(),
+            "{requests: {cpu: 300m}}",
+            "cpu=0.3 memory=1Gi",
+            burstable,
+        ),
+        (
+            "{hugepages-2Mi: 16Mi}",
+            String::new(),
+            "{requests: {cpu: 300m}}",
+            "cpu=0.3 hugepages-2Mi=16Mi",
+            burstable,
+        ),
         // Huge pages can't be overcommitted.
         (huge, String::new(), less, "hugepages-2Mi=100Mi memory=67108864", burstable),
     ] {
