@@ -126,7 +126,8 @@ pub struct ProgramOutput {
 }
 
 impl ProgramOutput {
-    /// Reads some bytes of its standard output; none when it has ended well.
+    /// Reads some bytes of its standard output; none when it has ended well. The exit code 1
+    /// without a word on standard error counts as that: `journalctl --grep` has found nothing.
     ///
     /// # Errors
     /// It has failed: the error has the beginning of its standard error.
@@ -142,7 +143,8 @@ impl ProgramOutput {
         listen(self.errors.take(), &mut said.0).await;
         let status = self.running.child.wait().await?;
         self.running.group.0 = None;
-        if status.success() {
+        let found_nothing = status.code() == Some(1) && said.0.is_empty();
+        if status.success() || found_nothing {
             return Ok(0);
         }
         Err(io::Error::other(ProgramFailure::Failed(status, said)))
@@ -388,6 +390,8 @@ mod tests {
         assert_eq!(failing.read(&mut bytes).await.unwrap(), 4);
         let error = failing.read(&mut bytes).await.unwrap_err().to_string();
         assert_eq!(error, "failed (exit status: 3): why");
+        let mut nothing = output(command("exit 1"), &REGISTRIES).await.unwrap();
+        assert_eq!(nothing.read(&mut [0; 10]).await.unwrap(), 0);
         let mut short = output(command("echo out"), &REGISTRIES).await.unwrap();
         assert_eq!(short.read(&mut bytes).await.unwrap(), 4);
         assert_eq!(short.read(&mut bytes).await.unwrap(), 0);

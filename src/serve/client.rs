@@ -23,8 +23,10 @@ use tokio::{net::UnixStream, task::JoinSet, time::timeout};
 /// How long an answer may take. The agent answers commands within 10 s itself.
 const DEADLINE: Duration = Duration::from_secs(15);
 
-/// How long the runtime may take to begin a session.
-const SESSION_DEADLINE: Duration = Duration::from_secs(60);
+/// How long a session may take to begin. The agent gives the runtime 30 s to prepare it and 30 s to
+/// answer on its streams, and then says what did not answer. Before a port-forward it also asks for
+/// the sandbox, which may take longer.
+pub(super) const SESSION_DEADLINE: Duration = Duration::from_secs(75);
 
 #[derive(Debug, Error)]
 pub enum ClientError {
@@ -46,8 +48,8 @@ pub enum ClientError {
         socket.display()
     )]
     Ended { socket: PathBuf },
-    #[error("the agent at {} did not answer within {} s", socket.display(), DEADLINE.as_secs())]
-    TimedOut { socket: PathBuf },
+    #[error("the agent at {} did not answer within {} s", socket.display(), deadline.as_secs())]
+    TimedOut { socket: PathBuf, deadline: Duration },
     /// The URL of a session is too long, because of its command.
     #[error(
         "the command is too long: it may be up to {} KiB long, and most characters other than letters and digits count as three bytes. Pass a longer script as standard input",
@@ -165,7 +167,11 @@ impl Client {
     ) -> Result<Upgraded, ClientError> {
         timeout(SESSION_DEADLINE, self.begin_session(what, path, protocol))
             .await
-            .map_err(|_| ClientError::TimedOut { socket: self.socket.clone() })?
+            .map_err(|_| self.too_late(SESSION_DEADLINE))?
+    }
+
+    fn too_late(&self, deadline: Duration) -> ClientError {
+        ClientError::TimedOut { socket: self.socket.clone(), deadline }
     }
 
     async fn begin_session(
@@ -206,9 +212,7 @@ impl Client {
     /// # Errors
     /// No agent, no permission, no answer in time, or the agent refuses.
     pub async fn follow(&self, path: &'static str) -> Result<FollowLines, ClientError> {
-        timeout(DEADLINE, self.begin_to_follow(path))
-            .await
-            .map_err(|_| ClientError::TimedOut { socket: self.socket.clone() })?
+        timeout(DEADLINE, self.begin_to_follow(path)).await.map_err(|_| self.too_late(DEADLINE))?
     }
 
     async fn begin_to_follow(&self, path: &'static str) -> Result<FollowLines, ClientError> {
@@ -239,7 +243,7 @@ impl Client {
     ) -> Result<(StatusCode, Bytes), ClientError> {
         timeout(DEADLINE, self.exchange(method, path, body))
             .await
-            .map_err(|_| ClientError::TimedOut { socket: self.socket.clone() })?
+            .map_err(|_| self.too_late(DEADLINE))?
     }
 
     async fn exchange(

@@ -49,12 +49,13 @@ use tokio_util::sync::CancellationToken;
 pub const SOCKET_NAME: &str = "nodelet.sock";
 
 /// Only root may connect, and many sessions may begin at once. The command of a session is in the
-/// head of its request. The lifetime is longer than a command may take.
+/// head of its request. The lifetime is longer than a session may take to begin
+/// ([`client::SESSION_DEADLINE`]).
 const LOCAL_POLICY: ConnectionPolicy = ConnectionPolicy {
     places: 256,
     head: Duration::from_secs(5),
     head_bytes: client::MAX_TARGET + connections::HEAD_BYTES,
-    lifetime: Duration::from_secs(30),
+    lifetime: Duration::from_secs(90),
     kept: None,
 };
 

@@ -207,7 +207,7 @@ async fn the_directory_can_be_named() {
     let agent = logs.agent(&[("web-n1", "u1", &["web"])]);
     logs.write("default_web-n1_u1/web/0.log", &line(1, "mine"));
     other.write("default_web-n9_u9/web/0.log", &line(1, "another's"));
-    let none = Err(ClientError::TimedOut { socket: "/nowhere".into() });
+    let none = Err(ClientError::TimedOut { socket: "/nowhere".into(), deadline: Duration::ZERO });
     let named = |logs: &Logs| LogsArgs { pod_logs_dir: Some(logs.path("")), ..args("web") };
     assert_eq!(logs.printed(&named(&logs), &none).await.unwrap(), "mine\n");
     assert_eq!(logs.printed(&named(&logs), &agent).await.unwrap(), "mine\n");

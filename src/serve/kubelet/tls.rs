@@ -165,9 +165,8 @@ impl Keys {
             let renew = settings.certificate.is_none()
                 && self_signed::is_due(&settings.directory, &wanted(&settings));
             (stamps != seen || renew).then(|| {
-                let loaded = load(&settings);
-                // Read again: a certificate may have been made.
-                (self::stamps(&settings), loaded)
+                // From before: files that are replaced meanwhile are loaded at the next look.
+                (stamps, load(&settings))
             })
         });
         let Ok(Some((seen, loaded))) = looked.await else { return };
