@@ -53,6 +53,9 @@ pub fn status(report: &NodeReport, observed: Option<&k8s::Node>, now: Now) -> Co
     let booted = status.node_info.as_ref().map(|info| info.boot_id.clone());
     if booted.is_some_and(|id| !id.is_empty() && id != report.info.boot_id) {
         told.push(rebooted(report));
+        // What a kubelet had mounted before: no volume is attached elsewhere while it is listed
+        // here, and until a reboot containers of the kubelet may use it.
+        status.volumes_in_use = None;
     }
     status.node_info = Some(report.info.clone());
     status.images = Some(report.images.clone());

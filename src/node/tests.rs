@@ -257,6 +257,21 @@ fn the_declared_features_of_a_kubelet_are_removed_from_the_node() {
 }
 
 #[test]
+fn volumes_of_a_kubelet_are_in_use_until_the_machine_reboots() {
+    let mut report = report();
+    let mut node = new_node(&registration(), &report, at(0));
+    let volumes = Some(vec!["kubernetes.io/csi/disk".to_owned()]);
+    node.status.as_mut().unwrap().volumes_in_use.clone_from(&volumes);
+    let kept = status(&report, Some(&node), at(10)).status.volumes_in_use;
+    assert_eq!(kept, volumes, "the kubelet's containers may still run");
+    report.info.boot_id = "b2".to_owned();
+    let ours = serde_json::to_value(status(&report, Some(&node), at(10)).status).unwrap();
+    let theirs = serde_json::to_value(&node.status).unwrap();
+    let patch = status_patch(&theirs, &ours, &NODE_STATUS).unwrap();
+    assert_eq!(patch["volumesInUse"], Value::Null);
+}
+
+#[test]
 fn a_reboot_is_told() {
     let mut report = report();
     let node = new_node(&registration(), &report, at(0));
