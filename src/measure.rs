@@ -90,10 +90,8 @@ impl PodMeasurer {
                 without.extend(others.filter_map(|container| container.id.clone()));
             }
             let layers = async {
-                let asked = runtime.writable_layers(&without, LAYERS, PATIENCE);
-                // No writable layer is known while the runtime hangs.
-                let layers = tokio::time::timeout(LAYERS_PATIENCE, asked).await.unwrap_or_default();
-                let known = layers.into_iter();
+                let asked = runtime.writable_layers(&without, LAYERS, PATIENCE, LAYERS_PATIENCE);
+                let known = asked.await.into_iter();
                 let known = known.filter_map(|(id, layer)| Some((id, layer.ok()?.space)));
                 known.collect_ordered::<BTreeMap<ContainerId, Space>>()
             };

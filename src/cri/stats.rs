@@ -14,7 +14,10 @@ use super::{
 use crate::model::{ContainerId, Space};
 use jiff::Timestamp;
 use std::{collections::BTreeMap, time::Duration};
-use tokio::task::JoinSet;
+use tokio::{
+    task::JoinSet,
+    time::{Instant, timeout_at},
+};
 
 /// A container's writable layer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -66,7 +69,8 @@ impl RuntimeClient {
     }
 
     /// The same for several containers, `at_once` of them at a time. Each has its own deadline: one
-    /// that does not answer takes one of the turns for that long, and no more.
+    /// that does not answer takes one of the turns for that long, and no more. What has not been
+    /// answered `within` this time from the beginning is missing.
     ///
     /// # Cancel safety
     /// Nothing is lost but the answers.
@@ -75,7 +79,9 @@ impl RuntimeClient {
         ids: &[ContainerId],
         at_once: usize,
         deadline: Duration,
+        within: Duration,
     ) -> Layers {
+        let until = Instant::now() + within;
         let mut waiting = ids.iter().cloned();
         let mut calls = JoinSet::new();
         let mut layers = Layers::new();
@@ -88,11 +94,11 @@ impl RuntimeClient {
                     (id, layer)
                 });
             }
-            match calls.join_next().await {
-                Some(Ok((id, layer))) => drop(layers.insert(id, layer)),
+            match timeout_at(until, calls.join_next()).await {
+                Ok(Some(Ok((id, layer)))) => drop(layers.insert(id, layer)),
                 // It panicked: there is no answer for it.
-                Some(Err(_)) => {}
-                None => return layers,
+                Ok(Some(Err(_))) => {}
+                Ok(None) | Err(_) => return layers,
             }
         }
     }

@@ -112,7 +112,7 @@ pub fn what_a_pod_uses_is_measured(kind: Kind) {
     let client = client(&world);
     let measured = || -> (PodUse, Vec<String>) {
         let layers = async {
-            let answers = client.writable_layers(&ids, 2, WITHIN).await;
+            let answers = client.writable_layers(&ids, 2, WITHIN, WITHIN).await;
             let answered = answers.into_iter().filter_map(|(id, l)| Some((id, l.ok()?.space)));
             answered.collect::<BTreeMap<_, _>>()
         };
@@ -225,7 +225,7 @@ pub fn a_stopped_shim_leaves_one_layer_unmeasured(kind: Kind) {
     let client = client(&world);
     let deadline = Duration::from_secs(2);
     let measured = || {
-        let layers = block_on(client.writable_layers(&ids, 1, deadline));
+        let layers = block_on(client.writable_layers(&ids, 1, deadline, WITHIN));
         ids.each_ref().map(|id| layers[id].clone())
     };
     drop(world.wait_until("all are measured", measured, |all| all.iter().all(Result::is_ok)));
@@ -239,8 +239,10 @@ pub fn a_stopped_shim_leaves_one_layer_unmeasured(kind: Kind) {
         states.iter().all(|state| *state == 'T')
     });
     let [stuck, free, other] = measured();
+    let answered = block_on(client.writable_layers(&ids, 3, WITHIN, deadline));
     nix::sys::signal::kill(shim, nix::sys::signal::Signal::SIGCONT).unwrap();
     assert!(matches!(stuck, Err(CriError::DeadlineExceeded { .. })), "{stuck:?}");
     assert!(free.is_ok() && other.is_ok(), "{free:?} {other:?}");
+    assert_eq!(answered.keys().collect::<BTreeSet<_>>(), BTreeSet::from([&ids[1], &ids[2]]));
     world.finish();
 }
