@@ -2,11 +2,11 @@
 
 use crate::{
     metrics::metrics,
-    model::{Finding, PodView, ProbeKind},
+    model::{Finding, PodView, ProbeKind, k8s},
     podspec::uid_of,
     probe::Attempt,
 };
-use std::time::Duration;
+use std::{sync::Arc, time::Duration};
 
 const SUCCESSFUL: &str = "successful";
 const FAILED: &str = "failed";
@@ -36,21 +36,32 @@ pub(super) fn count(attempt: &Attempt, finding: &Finding, took: Duration) {
     metrics().probe_seconds.with_label_values(&labels).observe(took.as_secs_f64());
 }
 
-/// Forgets the probes of a pod that is gone.
-pub(super) fn forget(view: &PodView) {
-    let Some(spec) = view.pod.as_ref().and_then(|pod| pod.spec.as_ref()) else { return };
-    let (namespace, pod) = (&*view.key.namespace, &*view.key.name);
-    let containers = spec.init_containers.iter().flatten().chain(&spec.containers);
-    for container in containers {
+/// Forgets those probes of a pod that are gone. `now`: the same pod as it is now, if it is there
+/// and has probes.
+pub(super) fn forget(view: &PodView, now: Option<&PodView>) {
+    let Some(pod) = &view.pod else { return };
+    let now = now.and_then(|view| view.pod.as_ref());
+    if now.is_some_and(|now| Arc::ptr_eq(now, pod)) {
+        return;
+    }
+    let (namespace, name_of_pod) = (&*view.key.namespace, &*view.key.name);
+    for container in all_containers(pod) {
+        let kept = now.and_then(|now| all_containers(now).find(|one| one.name == container.name));
         for kind in [ProbeKind::Startup, ProbeKind::Liveness, ProbeKind::Readiness] {
-            if kind.of(container).is_none() {
+            let is_kept = kept.is_some_and(|kept| kind.of(kept).is_some());
+            if kind.of(container).is_none() || is_kept {
                 continue;
             }
             let (name, kind) = (&*container.name, probe_type(kind));
             for result in [SUCCESSFUL, FAILED, UNKNOWN] {
-                let labels = [name, namespace, pod, view.uid.as_str(), kind, result];
-                metrics().forget_probes(&labels, &[name, namespace, pod, kind]);
+                let labels = [name, namespace, name_of_pod, view.uid.as_str(), kind, result];
+                metrics().forget_probes(&labels, &[name, namespace, name_of_pod, kind]);
             }
         }
     }
+}
+
+fn all_containers(pod: &k8s::Pod) -> impl Iterator<Item = &k8s::Container> {
+    let spec = pod.spec.iter();
+    spec.flat_map(|spec| spec.init_containers.iter().flatten().chain(&spec.containers))
 }

@@ -117,7 +117,7 @@ impl ProberTask {
             self.seen.keys().filter(|key| !pods.contains_key(key)).cloned().collect();
         for key in gone {
             if let Some(view) = self.seen.remove(&key) {
-                counted::forget(&view);
+                counted::forget(&view, None);
             }
             self.take(&key, None, now);
         }
@@ -132,8 +132,9 @@ impl ProberTask {
                 true => self.seen.insert(key.clone(), Arc::clone(view)),
                 false => self.seen.remove(key),
             };
-            if let Some(before) = before.filter(|before| !has_probes || before.uid != view.uid) {
-                counted::forget(&before);
+            if let Some(before) = before {
+                let same = has_probes.then_some(&**view).filter(|view| view.uid == before.uid);
+                counted::forget(&before, same);
             }
         }
     }
