@@ -322,6 +322,7 @@ fn same(a: &PodView, b: &PodView) -> bool {
         && a.hung == b.hung
         && a.waiting == b.waiting
         && a.update == b.update
+        && a.containers == b.containers
         && a.origin == b.origin
         && a.pod.as_ref().map(Arc::as_ptr) == b.pod.as_ref().map(Arc::as_ptr)
         && Arc::ptr_eq(&a.status, &b.status)
