@@ -7,6 +7,8 @@ use std::{collections::HashMap, time::Duration};
 const SHORTEST: Duration = Duration::from_millis(500);
 /// The time over which a rate is taken while clients ask often.
 const WINDOW: Duration = Duration::from_secs(10);
+/// No rate is taken over a longer time: it would not tell what happens now.
+const LONGEST: Duration = Duration::from_secs(300);
 
 /// Earlier readings of CPU time. They are as many as there were cgroups in the last collection.
 #[derive(Default)]
@@ -57,11 +59,12 @@ impl Rates {
 
 impl Counter {
     fn with(self, reading: Reading) -> Self {
+        let age = reading.at.saturating_sub(self.next.at);
         // A counter that went backwards is another one.
-        if reading.usage < self.next.usage {
+        if reading.usage < self.next.usage || age > LONGEST {
             return Self { base: reading, next: reading };
         }
-        if reading.at.saturating_sub(self.next.at) >= WINDOW {
+        if age >= WINDOW {
             return Self { base: self.next, next: reading };
         }
         self
@@ -100,6 +103,10 @@ mod tests {
         // Asked for once a minute.
         counter = counter.with(reading(100, 10_000));
         assert_eq!(counter.base.rate_to(reading(100, 10_000)), Some(100_000_000));
+        // Asked for after hours.
+        counter = counter.with(reading(9000, 900_000));
+        assert_eq!(counter.base.rate_to(reading(9000, 900_000)), None);
+        assert_eq!(counter.base.rate_to(reading(9001, 900_500)), Some(500_000_000));
     }
 
     #[test]
