@@ -54,12 +54,19 @@ pub fn of_cluster(programs: &[PathBuf; 3]) -> PathBuf {
     archive
 }
 
+/// A busybox that runs in an image without libraries.
+pub fn static_busybox() -> Option<PathBuf> {
+    let script = concat!(env!("CARGO_MANIFEST_DIR"), "/scripts/static-busybox");
+    let found = Command::new(script).output().ok().filter(|found| found.status.success())?;
+    Some(PathBuf::from(String::from_utf8(found.stdout).ok()?.trim()))
+}
+
 /// Makes an image of one layer, with a shell and so many MiB that nothing packs or shares, in a new
 /// directory. Gives its archive.
 pub fn with_ballast(dir: &Path, name: &str, mib: u64) -> PathBuf {
     let root = dir.join("root");
     fs::create_dir_all(root.join("bin")).unwrap();
-    fs::copy("/bin/busybox", root.join("bin/busybox")).unwrap();
+    fs::copy(static_busybox().unwrap(), root.join("bin/busybox")).unwrap();
     for applet in ["sh", "sleep"] {
         std::os::unix::fs::symlink("busybox", root.join("bin").join(applet)).unwrap();
     }

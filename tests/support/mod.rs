@@ -140,7 +140,7 @@ pub fn skip_without_containerd() -> bool {
         (on_path("containerd"), "containerd"),
         (on_path("runc"), "runc"),
         (on_path("iptables"), "iptables"),
-        (std::path::Path::new("/bin/busybox").exists(), "busybox-static"),
+        (images::static_busybox().is_some(), "busybox-static"),
     ])
 }
 
