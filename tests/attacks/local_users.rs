@@ -410,8 +410,9 @@ fn the_last_line_of_a_huge_log_without_line_breaks_is_found() {
     let Some(world) = crate::world(|settings| settings) else { return };
     let dog = Watchdog::start(&world);
     let log = innocent_logs(&world).join("7.log");
-    fs::write(&log, "2026-11-20T10:00:00Z stdout F first\n").unwrap();
-    fs::File::options().append(true).open(&log).unwrap().set_len(64 << 20).unwrap();
+    let mut text = b"2026-11-20T10:00:00Z stdout F first\n".to_vec();
+    text.resize(64 << 20, b'x');
+    fs::write(&log, text).unwrap();
     let run_dir = world.agent.run_dir();
     let arguments = ["logs", "innocent", "--tail=1", "--run-dir", run_dir.to_str().unwrap()];
     let output = command(&world, &arguments);
