@@ -5,7 +5,7 @@ use super::{HostFileError, HostFiles, gzip, io_error, logs::for_each_name};
 use crate::{
     beneath,
     log_rotation::files::{OldFile, SETTLED, SetAside, compressed_name, is_stamp, plain_name},
-    model::{LogKind, LogName, PodKey, PodUid},
+    model::{LogKind, LogName, MOST_LOG_NAMES, PodKey, PodUid},
 };
 use jiff::Timestamp;
 use nix::{
@@ -24,9 +24,8 @@ use std::{
     time::Duration,
 };
 
-/// The log files of one directory that are looked at in one go, and the files set aside that all
-/// logs are measured by: a container that may write there can make any number.
-const MOST_NAMES: usize = 10_000;
+/// The files set aside that all logs are measured by.
+const MOST_SET_ASIDE: usize = MOST_LOG_NAMES;
 /// The largest file that is compressed, in bytes. One with holes may say any size.
 const MOST_COMPRESSED: u64 = 16 << 30;
 
@@ -173,7 +172,7 @@ impl HostFiles {
                     total = total.saturating_add(size);
                     if let LogKind::SetAside { stamp, .. } = parsed.kind
                         && is_stamp(stamp)
-                        && old.len() < MOST_NAMES
+                        && old.len() < MOST_SET_ASIDE
                     {
                         place.restart_count = parsed.restart_count;
                         let (place, stamp) = (place.clone(), stamp.to_owned());
@@ -207,7 +206,8 @@ impl Directory {
     fn names(&self) -> Result<Vec<String>, HostFileError> {
         let mut names = Vec::new();
         for_each_name(&self.fd, &self.path, |name| {
-            if names.len() < MOST_NAMES && LogName::parse(name).is_some() && !self.is_dir(name) {
+            if names.len() < MOST_LOG_NAMES && LogName::parse(name).is_some() && !self.is_dir(name)
+            {
                 names.push(name.to_owned());
             }
         })?;

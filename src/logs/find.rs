@@ -4,7 +4,7 @@
 use crate::{
     beneath,
     files::open_regular,
-    model::{LogKind, LogName, Order as _, PodKey},
+    model::{LogKind, LogName, MOST_LOG_NAMES, Order as _, PodKey},
 };
 use std::{
     cmp::Reverse,
@@ -39,9 +39,6 @@ pub struct Run {
     pub compressed: usize,
 }
 
-/// The log files of one directory that are looked at. A container that may write there can make any
-/// number.
-const MOST_NAMES: usize = 10_000;
 /// The files of one run that are read, the newest ones. They are open while they are read.
 const MOST_OPEN: usize = 256;
 /// How often files are opened anew because names have changed meanwhile.
@@ -164,7 +161,7 @@ pub fn runs(container: &Path) -> io::Result<BTreeMap<u32, Run>> {
         let Some(name) = LogName::parse(name_of(&path)) else { continue };
         names += 1;
         let is_current = name.kind == LogKind::Current;
-        if (names > MOST_NAMES && !is_current) || runs.len() > MOST_NAMES {
+        if (names > MOST_LOG_NAMES && !is_current) || runs.len() > MOST_LOG_NAMES {
             continue;
         }
         let run = runs.entry(name.restart_count).or_default();

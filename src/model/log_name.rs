@@ -1,5 +1,9 @@
 //! Names of the log files of a container.
 
+/// The log files of one directory that are looked at in one go. A container that may write there
+/// can make any number.
+pub const MOST_LOG_NAMES: usize = 10_000;
+
 /// Parts of the name of a log file: `0.log`, `0.log.20261124-123548.123456`, and the latter with
 /// `.gz` when it is compressed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -2,8 +2,8 @@
 
 use crate::{
     metrics::metrics,
-    model::{Finding, PodView, ProbeKind, k8s},
-    podspec::uid_of,
+    model::{Finding, PodView, ProbeKind},
+    podspec::{all_containers, any_container_of, uid_of},
     probe::Attempt,
 };
 use std::{sync::Arc, time::Duration};
@@ -45,11 +45,11 @@ pub(super) fn forget(view: &PodView, now: Option<&PodView>) {
         return;
     }
     let (namespace, name_of_pod) = (&*view.key.namespace, &*view.key.name);
-    for container in all_containers(pod) {
-        let kept = now.and_then(|now| all_containers(now).find(|one| one.name == container.name));
+    for container in pod.spec.iter().flat_map(all_containers) {
+        let kept = now.and_then(|now| any_container_of(now, &container.name));
         for kind in [ProbeKind::Startup, ProbeKind::Liveness, ProbeKind::Readiness] {
-            let is_kept = kept.is_some_and(|kept| kind.of(kept).is_some());
-            if kind.of(container).is_none() || is_kept {
+            let is_kept = kept.as_ref().is_some_and(|kept| kind.of(kept).is_some());
+            if kind.of(&container).is_none() || is_kept {
                 continue;
             }
             let (name, kind) = (&*container.name, probe_type(kind));
@@ -59,9 +59,4 @@ pub(super) fn forget(view: &PodView, now: Option<&PodView>) {
             }
         }
     }
-}
-
-fn all_containers(pod: &k8s::Pod) -> impl Iterator<Item = &k8s::Container> {
-    let spec = pod.spec.iter();
-    spec.flat_map(|spec| spec.init_containers.iter().flatten().chain(&spec.containers))
 }
