@@ -8,10 +8,10 @@
 //! ```
 //!
 //! A connection carries one request, or several where the policy keeps it, and over HTTP/2 several
-//! at a time ([`http2`]). A new connection always gets in: when all places are taken, the oldest
-//! connection without a complete request is dropped for it. A client that sends nothing, sends
-//! slowly or never reads its answer therefore keeps its place only as long as no other client
-//! needs it. An answer with a [`Pace`] has no end of its own. It ends when the client reads
+//! at a time ([`http2`]). A new connection always gets in: when all places are taken, one is dropped
+//! for it, the oldest of those with the least [`Standing`]. A client that sends nothing, sends
+//! slowly, or waits for the guard's decision therefore keeps its place only as long as no other
+//! client needs it. An answer with a [`Pace`] has no end of its own. It ends when the client reads
 //! nothing for a whole lifetime although there is something to read. A connection that is upgraded
 //! leaves its place: it is counted by whoever carries its streams.
 //!
@@ -19,7 +19,11 @@
 //! what its client has sent before it can be dropped, and a flood of connections leaves every other
 //! task its turn.
 
-use super::{follow::Pace, http2};
+use super::{
+    follow::Pace,
+    http2,
+    requests::{ConnectionRequests, Standing},
+};
 use axum::Router;
 use hyper::{server::conn::http1, service::service_fn};
 use hyper_util::{
@@ -32,10 +36,7 @@ use std::{
     io,
     net::SocketAddr,
     pin::pin,
-    sync::{
-        Arc, Mutex, MutexGuard, PoisonError,
-        atomic::{AtomicUsize, Ordering},
-    },
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
     time::Duration,
 };
 use tokio::{
@@ -207,19 +208,19 @@ pub(super) async fn serve(
                     forget(&mut connections, ended);
                 }
                 while connections.len() >= policy.places {
-                    let asked = connections.iter().map(Connection::has_asked);
-                    connections.remove(dispensable(asked)).task.abort();
+                    let standings = connections.iter().map(|open| open.requests.standing());
+                    connections.remove(dispensable(standings)).task.abort();
                 }
-                let asked = Arc::new(AtomicUsize::new(0));
-                let (opening, router, told) = (open.clone(), router.clone(), Arc::clone(&asked));
+                let requests = Arc::new(ConnectionRequests::default());
+                let (opening, router, own) = (open.clone(), router.clone(), Arc::clone(&requests));
                 let stop = shutdown.clone();
                 let answer = async move {
                     let opened = timeout(policy.head, opening.open(stream));
                     if let Some(Ok(Some(opened))) = stop.run_until_cancelled(opened).await {
-                        answer(opened, router, policy, told, stop).await;
+                        answer(opened, router, policy, own, stop).await;
                     }
                 };
-                connections.push(Connection { task: tasks.spawn(answer), asked });
+                connections.push(Connection { task: tasks.spawn(answer), requests });
                 since_yield += 1;
                 if since_yield >= policy.places / 4 {
                     since_yield = 0;
@@ -241,17 +242,12 @@ pub(super) async fn serve(
 
 struct Connection {
     task: AbortHandle,
-    /// How many requests have arrived. Over HTTP/2: how many are there now and were not refused.
-    asked: Arc<AtomicUsize>,
+    requests: Arc<ConnectionRequests>,
 }
 
 impl Connection {
     fn id(&self) -> Id {
         self.task.id()
-    }
-
-    fn has_asked(&self) -> bool {
-        self.asked.load(Ordering::Relaxed) > 0
     }
 }
 
@@ -260,10 +256,10 @@ fn forget(open: &mut Vec<Connection>, ended: Result<(Id, ()), JoinError>) {
     open.retain(|connection| connection.id() != id);
 }
 
-/// Which connection is dropped for a new one: the oldest without a complete request, else the
-/// oldest. `asked` says for each connection, oldest first, whether its request is complete.
-fn dispensable(mut asked: impl Iterator<Item = bool>) -> usize {
-    asked.position(|asked| !asked).unwrap_or(0)
+/// Which connection is dropped for a new one. `standings` are theirs, those of the oldest first.
+fn dispensable(standings: impl Iterator<Item = Standing>) -> usize {
+    // Of equal ones the first.
+    standings.enumerate().min_by_key(|(_, standing)| *standing).map_or(0, |(index, _)| index)
 }
 
 /// Answers the requests of a connection until it ends, or `shutdown`.
@@ -271,17 +267,17 @@ async fn answer(
     OpenedConnection { stream, peer, version }: OpenedConnection,
     router: Router,
     policy: ConnectionPolicy,
-    asked: Arc<AtomicUsize>,
+    requests: Arc<ConnectionRequests>,
     shutdown: CancellationToken,
 ) {
     let on = (stream, Arc::new(peer));
     match version {
         HttpVersion::One => {
-            shutdown.run_until_cancelled(answer_http1(on, router, policy, asked)).await;
+            shutdown.run_until_cancelled(answer_http1(on, router, policy, requests)).await;
         }
         // On the heap: few connections speak it.
         HttpVersion::Two => {
-            Box::pin(http2::answer(on, router, policy, asked, shutdown)).await;
+            Box::pin(http2::answer(on, router, policy, requests, shutdown)).await;
         }
     }
 }
@@ -290,13 +286,14 @@ async fn answer_http1(
     (stream, peer): (Io, Arc<Peer>),
     router: Router,
     policy: ConnectionPolicy,
-    asked: Arc<AtomicUsize>,
+    requests: Arc<ConnectionRequests>,
 ) {
     let router = TowerToHyperService::new(router);
     // Of the last answer.
     let pace = Arc::new(Mutex::new(None));
     let service = service_fn(|mut request: hyper::Request<hyper::body::Incoming>| {
-        asked.fetch_add(1, Ordering::Relaxed);
+        requests.arrive();
+        request.extensions_mut().insert(Arc::clone(&requests));
         request.extensions_mut().insert(Arc::clone(&peer));
         let response = hyper::service::Service::call(&router, request);
         let pace = Arc::clone(&pace);
@@ -321,8 +318,8 @@ async fn answer_http1(
         match timeout(policy.lifetime, &mut served).await {
             Ok(Ok(())) => return,
             Ok(Err(err)) => return tracing::debug!(%err, "a connection ended with an error"),
-            Err(_) if policy.kept.is_some() && asked.load(Ordering::Relaxed) != seen => {
-                seen = asked.load(Ordering::Relaxed);
+            Err(_) if policy.kept.is_some() && requests.placed() != seen => {
+                seen = requests.placed();
             }
             Err(_) if goes_on(lock(&pace).as_ref(), policy.lifetime) => {}
             Err(_) => return,
@@ -431,10 +428,57 @@ mod tests {
         assert!(tasks.try_join_next().is_none());
     }
 
+    /// A connection with a request for `/path`, once that has arrived: `arrived` gets a permit then.
+    async fn ask(address: SocketAddr, path: &str, arrived: &Semaphore) -> TcpStream {
+        let mut stream = TcpStream::connect(address).await.unwrap();
+        let head = format!("GET /{path} HTTP/1.1\r\nHost: x\r\n\r\n");
+        stream.write_all(head.as_bytes()).await.unwrap();
+        timeout(Duration::from_secs(20), arrived.acquire()).await.unwrap().unwrap().forget();
+        stream
+    }
+
+    #[tokio::test]
+    async fn a_stranger_makes_room_before_an_older_client_that_was_let_in() {
+        let (arrived, answers) = (Arc::new(Semaphore::new(0)), Arc::new(Semaphore::new(0)));
+        let (arrives, waits) = (Arc::clone(&arrived), Arc::clone(&answers));
+        let handler = async move |request: axum::extract::Request| {
+            if request.uri().path() == "/known" {
+                request.extensions().get::<Arc<ConnectionRequests>>().unwrap().let_in();
+            }
+            arrives.add_permits(1);
+            waits.acquire().await.unwrap().forget();
+            "answered"
+        };
+        let listener = listen(([127, 0, 0, 1], 0).into()).unwrap();
+        let address = listener.local_addr().unwrap();
+        let policy = ConnectionPolicy { places: 2, lifetime: Duration::from_secs(60), ..POLICY };
+        let mut tasks = JoinSet::new();
+        tasks.spawn(async move {
+            let router = Router::new().fallback(handler);
+            serve(&listener, Plain, router, policy, CancellationToken::new()).await;
+        });
+        let mut known = ask(address, "known", &arrived).await;
+        let mut stranger = ask(address, "stranger", &arrived).await;
+        let _third = ask(address, "third", &arrived).await;
+        let mut read = String::new();
+        let cut_off = stranger.read_to_string(&mut read);
+        timeout(Duration::from_secs(20), cut_off).await.unwrap().ok();
+        assert_eq!(read, "");
+        answers.add_permits(2);
+        timeout(Duration::from_secs(20), known.read_to_string(&mut read)).await.unwrap().unwrap();
+        assert!(read.ends_with("answered"), "{read}");
+    }
+
     #[test]
-    fn the_oldest_connection_without_a_request_is_dropped_first() {
-        assert_eq!(dispensable([true, false, false].into_iter()), 1);
-        assert_eq!(dispensable([false, true].into_iter()), 0);
-        assert_eq!(dispensable([true, true].into_iter()), 0);
+    fn the_oldest_connection_of_the_least_standing_is_dropped_first() {
+        use Standing::{Known, Silent, Stranger};
+        for (standings, dropped) in [
+            ([Known, Silent, Silent], 1),
+            ([Stranger, Known, Silent], 2),
+            ([Known, Stranger, Stranger], 1),
+            ([Known, Known, Known], 0),
+        ] {
+            assert_eq!(dispensable(standings.into_iter()), dropped, "{standings:?}");
+        }
     }
 }

@@ -27,6 +27,7 @@
 use super::{
     connections::{ConnectionPolicy, Io, Peer, goes_on},
     follow::Pace,
+    requests::{ConnectionRequests, HeldPlace, STREAMS},
 };
 use axum::{Router, extract::Request, http::header, response::Response};
 use futures_util::stream::{FuturesUnordered, StreamExt as _};
@@ -40,21 +41,16 @@ use std::{
     convert::Infallible,
     future::pending,
     pin::{Pin, pin},
-    sync::{
-        Arc,
-        atomic::{AtomicBool, AtomicUsize, Ordering},
-    },
+    sync::Arc,
     time::Duration,
 };
 use tokio::{
-    sync::{Notify, Semaphore, mpsc},
+    sync::mpsc,
     task_local,
     time::{Instant, sleep_until, timeout},
 };
 use tokio_util::sync::CancellationToken;
 
-/// The most requests that a connection has at a time.
-const STREAMS: u32 = 8;
 /// The most bytes of the head of a request, as over HTTP/1.1.
 const HEADERS: u32 = 16 * 1024;
 /// The most bytes of bodies that a client may send before they are read: what HTTP/2 begins with.
@@ -75,71 +71,6 @@ struct AnswerState {
     place: Option<HeldPlace>,
     /// Of an answer that goes on.
     pace: Option<Pace>,
-}
-
-/// One of the requests for which a connection is kept.
-struct HeldPlace(Arc<AtomicUsize>);
-
-impl Drop for HeldPlace {
-    fn drop(&mut self) {
-        self.0.fetch_sub(1, Ordering::Relaxed);
-    }
-}
-
-/// What the requests of a connection share. It is an extension of each request.
-#[derive(Debug)]
-pub(super) struct ConnectionRequests {
-    /// How many hold a [`HeldPlace`].
-    placed: Arc<AtomicUsize>,
-    /// Each request has a turn until it is answered.
-    turns: Semaphore,
-    /// Whether a request was let in.
-    is_known: AtomicBool,
-    /// Whether the connection ends when no request holds a [`HeldPlace`] any more.
-    leaves: AtomicBool,
-    /// Wakes the task of the connection when `leaves` was set.
-    leave_requested: Notify,
-}
-
-impl ConnectionRequests {
-    fn new(placed: Arc<AtomicUsize>) -> Self {
-        Self {
-            placed,
-            turns: Semaphore::new(1),
-            is_known: AtomicBool::new(false),
-            leaves: AtomicBool::new(false),
-            leave_requested: Notify::new(),
-        }
-    }
-
-    /// A request is let in, and others need not wait for its answer.
-    pub(super) fn let_in(&self) {
-        if !self.is_known.swap(true, Ordering::Relaxed) {
-            self.turns.add_permits(STREAMS as usize - 1);
-        }
-    }
-
-    fn is_known(&self) -> bool {
-        self.is_known.load(Ordering::Relaxed)
-    }
-
-    fn leave(&self) {
-        self.leaves.store(true, Ordering::Relaxed);
-        self.leave_requested.notify_one();
-    }
-
-    fn leaves(&self) -> bool {
-        self.leaves.load(Ordering::Relaxed)
-    }
-
-    /// `None` once the connection leaves.
-    fn place(&self) -> Option<HeldPlace> {
-        if self.leaves() {
-            return None;
-        }
-        self.placed.fetch_add(1, Ordering::Relaxed);
-        Some(HeldPlace(Arc::clone(&self.placed)))
-    }
 }
 
 type RequestTask = Pin<Box<dyn Future<Output = ()> + Send>>;
@@ -222,16 +153,14 @@ async fn respond(
     Ok(response)
 }
 
-/// Serves a connection until its client leaves, the policy ends it, or `shutdown`. `placed` is the
-/// number of its requests that keep it.
+/// Serves a connection until its client leaves, the policy ends it, or `shutdown`.
 pub(super) async fn answer(
     (stream, peer): (Io, Arc<Peer>),
     router: Router,
     policy: ConnectionPolicy,
-    placed: Arc<AtomicUsize>,
+    requests: Arc<ConnectionRequests>,
     shutdown: CancellationToken,
 ) {
-    let requests = Arc::new(ConnectionRequests::new(placed));
     let router = TowerToHyperService::new(router);
     let service = service_fn(|mut request: Request<Incoming>| {
         request.extensions_mut().insert(Arc::clone(&peer));
@@ -258,7 +187,7 @@ pub(super) async fn answer(
     let mut patience = policy.head;
     let mut quiet = None;
     loop {
-        if requests.placed.load(Ordering::Relaxed) > 0 {
+        if requests.placed() > 0 {
             patience = policy.kept.unwrap_or(policy.head);
             quiet = None;
         } else if quiet.is_none() {

@@ -11,9 +11,10 @@ use futures_util::stream::unfold;
 use http_body_util::{BodyExt as _, Empty};
 use hyper::client::conn::http2 as client;
 use hyper_util::rt::TokioExecutor;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use tokio::{
     io::{AsyncReadExt as _, AsyncWriteExt as _, DuplexStream, duplex},
-    sync::Barrier,
+    sync::{Barrier, Semaphore},
     task::JoinSet,
     time::{sleep, timeout},
 };
@@ -30,7 +31,7 @@ const PART: Result<Bytes, Infallible> = Ok(Bytes::from_static(&[b'x'; 16 << 10])
 pub(in crate::serve) struct Http2Rig {
     /// The first task that ends is the one of the connection.
     pub(in crate::serve) tasks: JoinSet<()>,
-    placed: Arc<AtomicUsize>,
+    requests: Arc<ConnectionRequests>,
     shutdown: CancellationToken,
 }
 
@@ -42,10 +43,10 @@ pub(in crate::serve) fn serve(
 ) -> (Http2Rig, DuplexStream) {
     let (near, far) = duplex(64 << 10);
     let on: (Io, _) = (Box::new(far), Arc::new(Peer(Vec::new())));
-    let (placed, shutdown) = (Arc::default(), CancellationToken::new());
+    let (requests, shutdown) = (Arc::default(), CancellationToken::new());
     let mut tasks = JoinSet::new();
-    tasks.spawn(answer(on, router, policy, Arc::clone(&placed), shutdown.clone()));
-    (Http2Rig { tasks, placed, shutdown }, near)
+    tasks.spawn(answer(on, router, policy, Arc::clone(&requests), shutdown.clone()));
+    (Http2Rig { tasks, requests, shutdown }, near)
 }
 
 /// A client that reads answers into a window of so many bytes.
@@ -159,7 +160,7 @@ async fn requests_of_one_connection_are_answered_side_by_side() {
     let (one, two) = timeout(SOON, async { tokio::join!(both.0, both.1) }).await.unwrap();
     assert_eq!(text(one.unwrap()).await, "met");
     assert_eq!(text(two.unwrap()).await, "met");
-    assert_eq!(rig.placed.load(Ordering::Relaxed), 0);
+    assert_eq!(rig.requests.placed(), 0);
     rig.assert_serves();
 }
 
@@ -205,7 +206,7 @@ async fn a_refusal_ends_the_connection_after_the_other_requests() {
     assert_eq!(refused.status(), StatusCode::UNAUTHORIZED);
     assert!(refused.headers().get(header::CONNECTION).is_none());
     assert_eq!(text(refused).await, "who?");
-    assert_eq!(rig.placed.load(Ordering::Relaxed), 1);
+    assert_eq!(rig.requests.placed(), 1);
     sleep(Duration::from_millis(50)).await;
     rig.assert_serves();
     gate.add_permits(1);
@@ -352,7 +353,7 @@ async fn a_stranger_has_one_request_at_a_time() {
     let (mut rig, near) = serve(router, PATIENT);
     let mut raw = RawClient::begin(near, WINDOW).await;
     raw.send(&[head(1, "/undecided"), head(3, "/undecided"), head(5, "/undecided")]).await;
-    wait_for("all arrive", || rig.placed.load(Ordering::Relaxed) == 3).await;
+    wait_for("all arrive", || rig.requests.placed() == 3).await;
     sleep(Duration::from_millis(50)).await;
     assert_eq!(count.load(Ordering::Relaxed), 1);
     rig.assert_serves();
@@ -372,7 +373,7 @@ async fn a_stranger_gets_one_refusal() {
         let mut told = told.map(|frame| frame.unwrap().0);
         told.sort_unstable();
         assert_eq!(told, [HEADERS_FRAME, AWAY]);
-        assert_eq!(rig.placed.load(Ordering::Relaxed), 0);
+        assert_eq!(rig.requests.placed(), 0);
         // It does not care that it was told to go.
         for stream in [3, 5, 7] {
             raw.send(&[head(stream, "/secret")]).await;
@@ -397,7 +398,7 @@ async fn a_stranger_that_gives_requests_up_gets_no_more() {
         assert_eq!(raw.next(&[RESET]).await.unwrap().1, stream);
     }
     assert_eq!(count.load(Ordering::Relaxed), 1);
-    assert_eq!(rig.placed.load(Ordering::Relaxed), 0);
+    assert_eq!(rig.requests.placed(), 0);
 }
 
 #[tokio::test]

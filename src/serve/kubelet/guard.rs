@@ -19,7 +19,7 @@ use super::{
 };
 use crate::{
     clock,
-    serve::{connections::Peer, http2},
+    serve::{connections::Peer, requests::ConnectionRequests},
 };
 use axum::{
     extract::{Request, State},
@@ -268,7 +268,7 @@ pub(super) async fn check(
     let refusal = refusal.or_else(|| guard.refuse_foreign_origin(&request));
     match refusal {
         None => {
-            if let Some(requests) = request.extensions().get::<Arc<http2::ConnectionRequests>>() {
+            if let Some(requests) = request.extensions().get::<Arc<ConnectionRequests>>() {
                 requests.let_in();
             }
             next.run(request).await

@@ -1,0 +1,105 @@
+//! What the requests of one connection share, and how much the connection keeps its place for them.
+
+use std::sync::{
+    Arc,
+    atomic::{AtomicBool, AtomicUsize, Ordering},
+};
+use tokio::sync::{Notify, Semaphore};
+
+/// The most requests that a connection has at a time over HTTP/2.
+pub(super) const STREAMS: u32 = 8;
+
+/// How much a connection keeps its place, least first.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Standing {
+    /// It has no complete request.
+    Silent,
+    /// It has a request, and none of its requests was let in. Anybody gets this far.
+    Stranger,
+    /// It has a request, and one of its requests was let in.
+    Known,
+}
+
+/// What the requests of a connection share. It is an extension of each request.
+#[derive(Debug)]
+pub(super) struct ConnectionRequests {
+    /// Over HTTP/1.1: how many have arrived. Over HTTP/2: how many hold a [`HeldPlace`].
+    placed: AtomicUsize,
+    /// Whether a request was let in.
+    is_known: AtomicBool,
+    /// Over HTTP/2 each request has a turn until it is answered.
+    pub(super) turns: Semaphore,
+    /// Whether the connection ends when no request holds a [`HeldPlace`] any more.
+    leaves: AtomicBool,
+    /// Wakes the task of the connection when `leaves` was set.
+    pub(super) leave_requested: Notify,
+}
+
+impl Default for ConnectionRequests {
+    fn default() -> Self {
+        Self {
+            placed: AtomicUsize::new(0),
+            is_known: AtomicBool::new(false),
+            turns: Semaphore::new(1),
+            leaves: AtomicBool::new(false),
+            leave_requested: Notify::new(),
+        }
+    }
+}
+
+impl ConnectionRequests {
+    pub(super) fn standing(&self) -> Standing {
+        match (self.placed() > 0, self.is_known()) {
+            (false, _) => Standing::Silent,
+            (true, false) => Standing::Stranger,
+            (true, true) => Standing::Known,
+        }
+    }
+
+    pub(super) fn placed(&self) -> usize {
+        self.placed.load(Ordering::Relaxed)
+    }
+
+    /// A complete request has arrived, for which the connection is kept.
+    pub(super) fn arrive(&self) {
+        self.placed.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// As [`Self::arrive`], until the place is dropped. `None` once the connection leaves.
+    pub(super) fn place(self: &Arc<Self>) -> Option<HeldPlace> {
+        if self.leaves() {
+            return None;
+        }
+        self.arrive();
+        Some(HeldPlace(Arc::clone(self)))
+    }
+
+    /// A request is let in, and others need not wait for its answer.
+    pub(super) fn let_in(&self) {
+        if !self.is_known.swap(true, Ordering::Relaxed) {
+            self.turns.add_permits(STREAMS as usize - 1);
+        }
+    }
+
+    pub(super) fn is_known(&self) -> bool {
+        self.is_known.load(Ordering::Relaxed)
+    }
+
+    pub(super) fn leave(&self) {
+        self.leaves.store(true, Ordering::Relaxed);
+        self.leave_requested.notify_one();
+    }
+
+    pub(super) fn leaves(&self) -> bool {
+        self.leaves.load(Ordering::Relaxed)
+    }
+}
+
+/// One of the requests for which a connection is kept.
+pub(super) struct HeldPlace(Arc<ConnectionRequests>);
+
+impl Drop for HeldPlace {
+    fn drop(&mut self) {
+        self.0.placed.fetch_sub(1, Ordering::Relaxed);
+    }
+}
