@@ -7,13 +7,12 @@ use super::{
 use crate::model::{
     DesiredPod, Event, EventKind, EventTarget, Hold, HoldStop, REFUSAL_PREFIX, k8s,
 };
+use crate::podspec::grace_seconds;
 use std::{fmt::Write as _, sync::Arc};
 
 /// The reason of pods that make room for a critical one.
 pub const PREEMPTING: &str = "Preempting";
 const PREEMPTED: &str = "Preempted in order to admit critical pod";
-/// A pod's grace period, where it names none.
-const GRACE_SECONDS: i64 = 30;
 
 /// Reason of the event for every extended resource. The pod's status and the message name it.
 const OUT_OF_EXTENDED: &str = "OutOfExtendedResources";
@@ -112,8 +111,7 @@ pub(super) fn preempted(pod: &k8s::Pod) -> Hold {
 }
 
 fn within_grace(pod: &k8s::Pod) -> HoldStop {
-    let seconds = pod.spec.as_ref().and_then(|spec| spec.termination_grace_period_seconds);
-    HoldStop::Within(u32::try_from(seconds.unwrap_or(GRACE_SECONDS)).unwrap_or(u32::MAX))
+    HoldStop::Within(grace_seconds(Some(pod)))
 }
 
 /// The event of a hold, unless it was told before.

@@ -14,14 +14,14 @@
 use super::{
     Action, KillPod, KillPurpose, PodPlan, RemoveSandbox, Restart, Terminal, Wish,
     gc::plan_gc,
-    kill::{Stop, grace_seconds, is_alive, remove},
+    kill::{Stop, is_alive, remove},
     memory::Stage,
     name::Cx,
     pod::plan_leftovers,
     restart::exit_code,
 };
 use crate::model::{ContainerState, TerminalPhase, priority_of};
-use crate::podspec::is_static;
+use crate::podspec::{grace_seconds, is_static};
 
 /// What makes a pod of the API server end before its containers do so by themselves, and how long
 /// any pod that ends has to stop.

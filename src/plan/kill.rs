@@ -10,20 +10,8 @@ use super::{
 use crate::model::{
     ContainerState, Event, EventKind, EventTarget, Now, ObservedContainer, PodKey, PodUid, k8s,
 };
-use crate::podspec::{ephemeral_containers, is_sidecar};
+use crate::podspec::{ephemeral_containers, grace_seconds, is_sidecar};
 use std::time::Duration;
-
-/// The grace period, in seconds, of a pod whose spec is not known: the default of the API.
-const DEFAULT_GRACE: u32 = 30;
-
-/// The grace period of a pod, in seconds.
-pub(crate) fn grace_seconds(pod: Option<&k8s::Pod>) -> u32 {
-    let seconds = pod
-        .and_then(|pod| pod.spec.as_ref())
-        .and_then(|spec| spec.termination_grace_period_seconds);
-    let seconds = seconds.map_or(DEFAULT_GRACE, |s| u32::try_from(s.max(0)).unwrap_or(u32::MAX));
-    seconds.max(1)
-}
 
 /// True when a process of the container may run: the container must be stopped before it can be
 /// removed.

@@ -49,7 +49,7 @@ pub use action::{
     StartContainer,
 };
 pub use asked::{NoRestart, Restarts, select_restarts};
-pub(crate) use kill::{Stop, grace_seconds, kind_of};
+pub(crate) use kill::{Stop, kind_of};
 pub use memory::PodMemory;
 pub use name::plan_name;
 pub(crate) use occupancy::{Occupancy, Own};

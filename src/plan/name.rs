@@ -3,7 +3,7 @@
 use super::{
     Action, Incarnation, KillPurpose, NameInput, Notice, PodPlan, Restart, Waiting, Wish,
     asked::show_restart,
-    kill::{Stop, grace_seconds, plan_retire},
+    kill::{Stop, plan_retire},
     memory::{FirstStart, Recollection, Stage},
     occupancy::{Occupancy, Own},
     pod::plan_pod,
@@ -13,7 +13,7 @@ use super::{
 use crate::model::{
     CollectOrdered as _, DesiredPod, Event, EventKind, EventTarget, Now, PodUid, k8s,
 };
-use crate::podspec::{is_static, pod_display};
+use crate::podspec::{grace_seconds, is_static, pod_display};
 use std::{collections::BTreeSet, time::Duration};
 
 /// Decides what to do now for one pod name. It is called again after the plan was executed or has

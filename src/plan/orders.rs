@@ -4,11 +4,11 @@
 //! differs from the last one. The worker and its plans read that value. A new order is a field of
 //! this type, and nothing else has to pass it on or compare it.
 
-use super::{Incarnation, kill::grace_seconds};
+use super::Incarnation;
 use crate::model::{
     Asked, DesiredPod, Hold, HoldStop, PodEnd, PodUid, ResizeWait, Shutdown, k8s, priority_of,
 };
-use crate::podspec::{has_same_class, is_static};
+use crate::podspec::{grace_seconds, has_same_class, is_static};
 use std::sync::Arc;
 
 /// Everything that the set of workers tells one worker.

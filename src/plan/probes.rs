@@ -2,11 +2,12 @@
 
 use super::{
     Action, ContainerKind, PodPlan, Restart,
-    kill::{Stop, grace_seconds, kind_of},
+    kill::{Stop, kind_of},
     name::Cx,
     restart::container_policy,
 };
 use crate::model::{ObservedContainer, ProbeResults, k8s};
+use crate::podspec::grace_seconds;
 
 /// True when the instance has started: it has no startup probe, or the probe has succeeded.
 pub(crate) fn is_started(

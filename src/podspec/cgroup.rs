@@ -104,7 +104,8 @@ fn everything_limited(spec: &k8s::PodSpec, resource: &str) -> bool {
 }
 
 /// The huge page limits in a list, by page size.
-pub(crate) fn hugepage_limits(limits: &Amounts) -> Vec<HugepageLimit> {
+#[must_use]
+pub fn hugepage_limits(limits: &Amounts) -> Vec<HugepageLimit> {
     let mut found: Vec<HugepageLimit> = limits
         .iter()
         .filter_map(|(name, amount)| {

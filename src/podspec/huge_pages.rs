@@ -2,8 +2,8 @@
 //!
 //! <https://kubernetes.io/docs/tasks/manage-hugepages/scheduling-hugepages/>
 
-use super::{HugepageLimit, hugepage_limits, pod_limits};
-use crate::model::{Quantity, k8s};
+use super::HugepageLimit;
+use crate::model::Quantity;
 use thiserror::Error;
 
 /// Why an emptyDir can't lie on the huge pages that its medium names.
@@ -29,20 +29,21 @@ pub fn is_on_huge_pages(medium: &str) -> bool {
 }
 
 /// The pages of an emptyDir with a medium for which [`is_on_huge_pages`] is true: their size, and
-/// the most that the pod may use of them.
+/// the most that the pod may use of them. `limits` are the [`hugepage_limits`] of the pod.
+///
+/// [`hugepage_limits`]: super::hugepage_limits
 ///
 /// # Errors
 /// When the pod has no such pages, or the medium leaves open which.
-pub fn huge_pages(spec: &k8s::PodSpec, medium: &str) -> Result<HugepageLimit, HugePagesError> {
-    let mut limits = hugepage_limits(&pod_limits(spec));
-    limits.retain(|limit| limit.limit_bytes > 0);
+pub fn huge_pages(limits: &[HugepageLimit], medium: &str) -> Result<HugepageLimit, HugePagesError> {
+    let mut limits: Vec<_> = limits.iter().filter(|limit| limit.limit_bytes > 0).collect();
     if let Some(size) = medium.strip_prefix("HugePages-") {
         let size = Quantity::parse(size).ok().and_then(|size| u64::try_from(size.value()).ok());
         let size = size.ok_or_else(|| HugePagesError::Medium(medium.to_owned()))?;
         limits.retain(|limit| limit.page_size_bytes == size);
     }
     match limits.as_slice() {
-        [limit] => Ok(*limit),
+        [limit] => Ok(**limit),
         [] => Err(HugePagesError::NotRequested),
         _ => Err(HugePagesError::SeveralSizes),
     }
@@ -50,13 +51,15 @@ pub fn huge_pages(spec: &k8s::PodSpec, medium: &str) -> Result<HugepageLimit, Hu
 
 #[cfg(test)]
 mod tests {
+    use super::super::{hugepage_limits, pod_limits};
     use super::*;
     use serde_json::json;
 
     fn pages(limits: &serde_json::Value, medium: &str) -> Result<(u64, u64), HugePagesError> {
         let container = json!({"name": "c", "resources": {"limits": limits}});
         let spec = serde_json::from_value(json!({"containers": [container]})).unwrap();
-        huge_pages(&spec, medium).map(|limit| (limit.page_size_bytes, limit.limit_bytes))
+        huge_pages(&hugepage_limits(&pod_limits(&spec)), medium)
+            .map(|limit| (limit.page_size_bytes, limit.limit_bytes))
     }
 
     #[test]

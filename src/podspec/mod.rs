@@ -16,6 +16,7 @@ mod env;
 mod ephemeral;
 mod expand;
 mod files;
+mod grace;
 mod hash;
 mod huge_pages;
 mod identity;
@@ -36,10 +37,10 @@ mod user_namespace;
 
 pub use after::{after, is_job};
 pub use app_armor::{APP_ARMOR_ANNOTATION, names_app_armor_profile};
-pub(crate) use cgroup::hugepage_limits;
 pub use cgroup::{
     CgroupOptions, HugepageLimit, PodCgroup, burstable_shares, cgroup_amounts, cpu_quota_micros,
-    cpu_shares, effective_limits, has_same_class, pod_cgroup, pod_cgroup_name, weight_of_shares,
+    cpu_shares, effective_limits, has_same_class, hugepage_limits, pod_cgroup, pod_cgroup_name,
+    weight_of_shares,
 };
 pub use claims::{
     BoundVolume, ClaimError, ClaimedVolumes, MeasuredClaim, are_claims_known, bound_volume,
@@ -58,6 +59,7 @@ pub use files::{
     is_made_of_files, is_mounted, metadata_hash, parent_paths, reads_metadata, shows_metadata,
     volume_files,
 };
+pub use grace::grace_seconds;
 pub use hash::{back_off_hash, container_hash};
 pub use huge_pages::{HugePagesError, huge_pages, is_on_huge_pages};
 pub use identity::{

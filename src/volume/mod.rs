@@ -35,7 +35,8 @@ pub use owner::{Claim, DirOwner};
 use crate::{
     model::{PodUid, VolumePlace, k8s},
     podspec::{
-        ClaimError, ClaimedVolumes, FilesError, HugePagesError, VolumeFiles, huge_pages, is_mounted,
+        ClaimError, ClaimedVolumes, FilesError, HugePagesError, VolumeFiles, huge_pages,
+        hugepage_limits, is_mounted, pod_limits,
     },
 };
 use core::Plugin;
@@ -410,7 +411,8 @@ impl Volumes {
                 place(Plugin::EmptyDir).setup(medium, fs_group)
             }
             core::VolumeKind::HugePages { medium, size_limit } => {
-                let pages = huge_pages(inputs.spec, &medium)?;
+                let limits = hugepage_limits(&pod_limits(inputs.spec));
+                let pages = huge_pages(&limits, &medium)?;
                 let size_limit = size_limit.and_then(|limit| u64::try_from(limit).ok());
                 let size = size_limit.unwrap_or(u64::MAX).min(pages.limit_bytes);
                 let medium = Medium::HugePages { page_size: pages.page_size_bytes, size };

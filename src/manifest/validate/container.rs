@@ -202,11 +202,5 @@ fn check_restart(report: &mut Report, path: &str, container: &k8s::Container) {
         if values.len() > MAX_EXIT_CODES {
             report.too_many(&format!("{path}.values"), values.len(), MAX_EXIT_CODES);
         }
-        let mut seen = HashSet::new();
-        for (index, value) in values.iter().enumerate() {
-            if !seen.insert(value) {
-                report.duplicate(&format!("{path}.values[{index}]"), *value);
-            }
-        }
     }
 }

@@ -5,6 +5,7 @@
 use super::{Report, metadata, names, placement};
 use crate::model::k8s;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{LabelSelector, LabelSelectorRequirement};
+use std::collections::{HashMap, HashSet};
 
 const WEIGHT: &str = "must be in the range 1-100";
 const NOT_POSITIVE: &str = "must be greater than zero";
@@ -21,9 +22,21 @@ pub(super) fn check(report: &mut Report, spec: &k8s::PodSpec) {
         check_affinity(report, affinity);
     }
     let constraints = spec.topology_spread_constraints.as_deref().unwrap_or_default();
+    // How many constraints of a key and an action are still to come. Two are a mistake.
+    let mut later: HashMap<_, usize> = HashMap::new();
+    for constraint in constraints {
+        *later.entry(key_and_action(constraint)).or_default() += 1;
+    }
     for (index, constraint) in constraints.iter().enumerate() {
         let path = format!("spec.topologySpreadConstraints[{index}]");
-        check_spread(report, &path, constraint, &constraints[index + 1..]);
+        check_spread(report, &path, constraint);
+        let (key, action) = key_and_action(constraint);
+        let left = later.entry((key, action)).or_default();
+        *left -= 1;
+        if *left > 0 {
+            let pair = format!("{{{key}, {action}}}");
+            report.duplicate(&format!("{path}.{{topologyKey, whenUnsatisfiable}}"), pair);
+        }
     }
 }
 
@@ -77,7 +90,8 @@ fn check_pods(report: &mut Report, path: &str, term: &k8s::PodAffinityTerm) {
     let mismatched = term.mismatch_label_keys.as_deref().unwrap_or_default();
     check_keys(report, &format!("{path}.matchLabelKeys"), matched, selector);
     check_keys(report, &format!("{path}.mismatchLabelKeys"), mismatched, selector);
-    for (index, key) in matched.iter().enumerate().filter(|(_, key)| mismatched.contains(key)) {
+    let both: HashSet<&String> = mismatched.iter().collect();
+    for (index, key) in matched.iter().enumerate().filter(|(_, key)| both.contains(key)) {
         let detail = "exists in both matchLabelKeys and mismatchLabelKeys";
         report.invalid(&format!("{path}.matchLabelKeys[{index}]"), key.as_str(), detail);
     }
@@ -133,13 +147,11 @@ fn check_requirement(report: &mut Report, path: &str, requirement: &LabelSelecto
     }
 }
 
-/// `later` are the constraints after this one: two of the same key and action are a mistake.
-fn check_spread(
-    report: &mut Report,
-    path: &str,
-    constraint: &k8s::TopologySpreadConstraint,
-    later: &[k8s::TopologySpreadConstraint],
-) {
+fn key_and_action(constraint: &k8s::TopologySpreadConstraint) -> (&str, &str) {
+    (&constraint.topology_key, &constraint.when_unsatisfiable)
+}
+
+fn check_spread(report: &mut Report, path: &str, constraint: &k8s::TopologySpreadConstraint) {
     if constraint.max_skew <= 0 {
         report.invalid(&format!("{path}.maxSkew"), constraint.max_skew, NOT_POSITIVE);
     }
@@ -147,14 +159,6 @@ fn check_spread(
     let action = constraint.when_unsatisfiable.as_str();
     let actions = ["DoNotSchedule", "ScheduleAnyway"];
     report.one_of(&format!("{path}.whenUnsatisfiable"), Some(action), &actions);
-    let same = |other: &k8s::TopologySpreadConstraint| {
-        (&other.topology_key, &other.when_unsatisfiable)
-            == (&constraint.topology_key, &constraint.when_unsatisfiable)
-    };
-    if later.iter().any(same) {
-        let pair = format!("{{{}, {action}}}", constraint.topology_key);
-        report.duplicate(&format!("{path}.{{topologyKey, whenUnsatisfiable}}"), pair);
-    }
     if let Some(domains) = constraint.min_domains {
         let path = format!("{path}.minDomains");
         if domains <= 0 {

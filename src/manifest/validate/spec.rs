@@ -94,12 +94,6 @@ fn seconds(report: &mut Report, spec: &k8s::PodSpec) {
         let detail = "must be between 1 and 2147483647, inclusive";
         report.invalid("spec.activeDeadlineSeconds", seconds, detail);
     }
-    if let Some(seconds) = spec.termination_grace_period_seconds
-        && seconds < 0
-    {
-        let path = "spec.terminationGracePeriodSeconds";
-        report.invalid(path, seconds, "must be greater than or equal to 0");
-    }
 }
 
 fn namespaces(report: &mut Report, spec: &k8s::PodSpec) {

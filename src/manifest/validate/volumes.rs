@@ -7,9 +7,15 @@ use super::{
 };
 use crate::{
     model::{Quantity, k8s},
-    podspec::{HugePagesError, check_nfs_path, huge_pages, is_on_huge_pages, nfs_server},
+    podspec::{
+        HugePagesError, HugepageLimit, check_nfs_path, huge_pages, hugepage_limits,
+        is_on_huge_pages, nfs_server, pod_limits,
+    },
 };
-use std::collections::{HashMap, HashSet};
+use std::{
+    cell::LazyCell,
+    collections::{HashMap, HashSet},
+};
 
 const HOST_PATH_TYPES: [&str; 8] = [
     "",
@@ -24,6 +30,7 @@ const HOST_PATH_TYPES: [&str; 8] = [
 
 pub(super) fn check(report: &mut Report, spec: &k8s::PodSpec, named: &Named<'_>) {
     let mut names = HashSet::new();
+    let huge = LazyCell::new(|| hugepage_limits(&pod_limits(spec)));
     for (index, volume) in spec.volumes.iter().flatten().enumerate() {
         let path = format!("spec.volumes[{index}]");
         let name_path = format!("{path}.name");
@@ -31,17 +38,14 @@ pub(super) fn check(report: &mut Report, spec: &k8s::PodSpec, named: &Named<'_>)
         if !volume.name.is_empty() && !names.insert(volume.name.as_str()) {
             report.duplicate(&name_path, volume.name.as_str());
         }
-        check_source(report, &path, volume, spec, named);
+        check_source(report, &path, volume, named);
+        if let Some(empty_dir) = &volume.empty_dir {
+            check_empty_dir(report, &format!("{path}.emptyDir"), empty_dir, || &huge);
+        }
     }
 }
 
-fn check_source(
-    report: &mut Report,
-    path: &str,
-    volume: &k8s::Volume,
-    spec: &k8s::PodSpec,
-    named: &Named<'_>,
-) {
+fn check_source(report: &mut Report, path: &str, volume: &k8s::Volume, named: &Named<'_>) {
     let kinds = [
         ("emptyDir", volume.empty_dir.is_some()),
         ("hostPath", volume.host_path.is_some()),
@@ -54,9 +58,6 @@ fn check_source(
     ];
     for (kind, _) in kinds.into_iter().filter(|(_, given)| *given).skip(1) {
         report.forbidden(&format!("{path}.{kind}"), "may not specify more than 1 volume type");
-    }
-    if let Some(empty_dir) = &volume.empty_dir {
-        check_empty_dir(report, &format!("{path}.emptyDir"), empty_dir, spec);
     }
     if let Some(host_path) = &volume.host_path {
         check_host_path(report, &format!("{path}.hostPath"), host_path);
@@ -90,14 +91,15 @@ fn check_nfs(report: &mut Report, path: &str, source: &k8s::NFSVolumeSource) {
     }
 }
 
-fn check_empty_dir(
+/// `huge` gives the pod's limits of huge pages.
+fn check_empty_dir<'a>(
     report: &mut Report,
     path: &str,
     source: &k8s::EmptyDirVolumeSource,
-    spec: &k8s::PodSpec,
+    huge: impl Fn() -> &'a [HugepageLimit],
 ) {
     let medium = given(source.medium.as_ref()).unwrap_or_default();
-    let of_huge_pages = is_on_huge_pages(medium).then(|| huge_pages(spec, medium));
+    let of_huge_pages = is_on_huge_pages(medium).then(|| huge_pages(huge(), medium));
     let media = ["", "HugePages", "HugePages-*", "Memory"];
     let path_of_medium = format!("{path}.medium");
     match of_huge_pages {

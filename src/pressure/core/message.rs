@@ -8,7 +8,7 @@ use super::{
 };
 use crate::{
     model::{ContainerUse, Hold, HoldStop, Pressure, Signal, k8s},
-    podspec::{Amounts, container_requests},
+    podspec::{Amounts, container_requests, grace_seconds},
 };
 use std::collections::BTreeMap;
 
@@ -16,8 +16,6 @@ use std::collections::BTreeMap;
 pub(super) const EVICTED: &str = "Evicted";
 /// Reason of the condition `DisruptionTarget`.
 const DISRUPTION: &str = "TerminationByKubelet";
-/// The default grace period of a pod, in seconds.
-const DEFAULT_GRACE: i64 = 30;
 
 /// How a pod is evicted, and the texts about it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -42,9 +40,9 @@ impl Eviction {
             (true, Pressure::Memory | Pressure::Pid) => HoldStop::AtOnce,
             (true, Pressure::Disk) => HoldStop::Within(1),
             // At least one second, as in the kubelet: a grace period of 0 means a forced deletion.
-            (false, _) => {
-                HoldStop::Within(grace_seconds(victim.candidate.pod).min(max_pod_grace).max(1))
-            }
+            (false, _) => HoldStop::Within(
+                grace_seconds(Some(victim.candidate.pod)).min(max_pod_grace).max(1),
+            ),
         };
         let hold = Hold {
             reason: EVICTED.to_owned(),
@@ -54,12 +52,6 @@ impl Eviction {
         };
         Self { hold, annotations }
     }
-}
-
-fn grace_seconds(pod: &k8s::Pod) -> u32 {
-    let spec = pod.spec.as_ref();
-    let seconds = spec.and_then(|s| s.termination_grace_period_seconds).unwrap_or(DEFAULT_GRACE);
-    u32::try_from(seconds.max(0)).unwrap_or(u32::MAX)
 }
 
 /// The message, with a space after each sentence, and the annotations.

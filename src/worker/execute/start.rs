@@ -15,10 +15,11 @@ use crate::{
     model::{
         ContainerId, ContainerState, Event, EventKind, ObservedContainer, ObservedSandbox, k8s,
     },
-    plan::{Failure, Outcome, Restart, StartContainer, Step, Stop, grace_seconds},
+    plan::{Failure, Outcome, Restart, StartContainer, Step, Stop},
     podspec::{
         EnvContext, any_container_of, build_env, claimed_volumes, container_amounts,
-        container_hash, expand_sub_path, hostname, is_host_network, primary_ips, volume_groups,
+        container_hash, expand_sub_path, grace_seconds, hostname, is_host_network, primary_ips,
+        volume_groups,
     },
     volume::{HostMount, MountInputs, RecursiveReadOnly},
 };
