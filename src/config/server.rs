@@ -13,6 +13,8 @@ use std::{ops::RangeInclusive, path::PathBuf, time::Duration};
 const ANY_TIME: RangeInclusive<Duration> = Duration::ZERO..=Duration::MAX;
 const SUITES: &str = "tlsCipherSuites";
 const BOOTSTRAP: &str = "serverTLSBootstrap";
+const FILES: &str = "enableSystemLogHandler";
+const SERVICES: &str = "enableSystemLogQuery";
 /// The cipher suites of TLS 1.2 that this agent has. Those of TLS 1.3 can't be chosen, as in Go.
 const TLS12_SUITES: [&str; 6] = [
     "TLS_ECDHE_ECDSA_WITH_AES_128_GCM_SHA256",
@@ -30,7 +32,7 @@ const ALIASES: [(&str, &str); 2] = [
 const TLS13_SUITES: [&str; 3] =
     ["TLS_AES_128_GCM_SHA256", "TLS_AES_256_GCM_SHA384", "TLS_CHACHA20_POLY1305_SHA256"];
 /// Fields by which somebody asks for the server, the most telling one first.
-const MEANT: [&str; 10] = [
+const MEANT: [&str; 17] = [
     "authentication.x509.clientCAFile",
     "authentication.webhook.enabled",
     "authentication.anonymous.enabled",
@@ -41,6 +43,13 @@ const MEANT: [&str; 10] = [
     "tlsPrivateKeyFile",
     SUITES,
     "tlsMinVersion",
+    "authentication.webhook.cacheTTL",
+    "authorization.webhook.cacheAuthorizedTTL",
+    "authorization.webhook.cacheUnauthorizedTTL",
+    "streamingConnectionIdleTimeout",
+    "enableDebuggingHandlers",
+    FILES,
+    SERVICES,
 ];
 
 /// Everything but the directory of certificates, which depends on the root directory.
@@ -101,8 +110,6 @@ pub(super) fn settings(r: &mut Reader<'_>, notices: &mut Vec<Mistake>) -> Server
 }
 
 fn system_logs(r: &mut Reader<'_>) -> SystemLogs {
-    const FILES: &str = "enableSystemLogHandler";
-    const SERVICES: &str = "enableSystemLogQuery";
     match (r.bool(FILES), r.switched_on(SERVICES)) {
         (Some(false), Some(place)) => {
             r.invalid(
@@ -243,6 +250,10 @@ mod tests {
             "authentication: {x509: {clientCAFile: /ca.crt}, anonymous: {enabled: true}}\n\
              authorization: {mode: AlwaysAllow}",
             "address: 127.0.0.1",
+            "authorization: {webhook: {cacheAuthorizedTTL: 1m}}",
+            "streamingConnectionIdleTimeout: 1h",
+            "enableDebuggingHandlers: false",
+            "enableSystemLogQuery: true",
         ] {
             let (server, notices) = load(fields).unwrap();
             assert!(!server.is_served(false), "{fields}");
