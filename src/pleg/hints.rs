@@ -34,9 +34,16 @@ pub(super) struct Hints {
     /// Those that are not urgent, by id.
     pub(super) later: BTreeMap<String, (Instant, Expect)>,
     /// Ends of what was never seen.
-    early: VecDeque<(String, Instant)>,
+    early: VecDeque<EarlyEnd>,
     /// Waits for ends to show, under way.
     pub(super) waits: usize,
+}
+
+/// An end of something that was never seen.
+struct EarlyEnd {
+    id: String,
+    exit_code: Option<i32>,
+    told: Instant,
 }
 
 /// What a hint that is not urgent says, by the id that it names.
@@ -93,7 +100,7 @@ impl Loop {
             if self.hints.early.len() >= MOST_EARLY {
                 self.hints.early.pop_front();
             }
-            self.hints.early.push_back((id, now));
+            self.hints.early.push_back(EarlyEnd { id, exit_code, told: now });
             return;
         };
         if !known.alive {
@@ -123,11 +130,11 @@ impl Loop {
             return;
         }
         let now = Instant::now();
-        for (id, told) in mem::take(&mut self.hints.early) {
-            if self.picture.find(&id).is_some() {
-                self.ended(id, None, now);
-            } else if now.duration_since(told) < EARLY_FOR {
-                self.hints.early.push_back((id, told));
+        for end in mem::take(&mut self.hints.early) {
+            if self.picture.find(&end.id).is_some() {
+                self.ended(end.id, end.exit_code, now);
+            } else if now.duration_since(end.told) < EARLY_FOR {
+                self.hints.early.push_back(end);
             }
         }
     }
