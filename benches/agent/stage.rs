@@ -27,7 +27,10 @@ use crate::{
 };
 use nix::{
     mount::{MsFlags, mount},
-    sys::statvfs::statvfs,
+    sys::{
+        statfs::{TMPFS_MAGIC, statfs},
+        statvfs::statvfs,
+    },
 };
 use nodelet::cri::v1;
 use std::{
@@ -149,6 +152,8 @@ impl Stage {
     pub fn with(candidate: Candidate, kubelet: Option<&Path>, lines: &str) -> Self {
         let lines = format!("{MAX_PODS}{lines}");
         let slot = Slot::take();
+        let is_in_memory = statfs(slot.dir()).unwrap().filesystem_type() == TMPFS_MAGIC;
+        assert!(!is_in_memory, "{} is on a tmpfs; the bench needs a disk", slot.dir().display());
         VOLATILE.into_iter().for_each(|dir| make_volatile(&slot.dir().join(dir)));
         let containerd = Containerd::start(&slot);
         let socket = containerd.socket();

@@ -1,18 +1,20 @@
 //! A number that belongs to one test world as long as it lives, and the directory that goes with
 //! it.
 //!
-//! Bridge, subnet, ports and cgroup root follow from the number, so that worlds of several tests,
-//! test binaries and people run side by side. The number is held by a kernel lock: it is free again
-//! however its owner ended. Whoever takes it next first removes what the last owner left.
+//! Bridge, subnet, ports and cgroup root follow from the number, so that worlds of several tests
+//! and test binaries run side by side. Each user has numbers of its own, so tests of two users at
+//! once may use the same ports. The number is held by a kernel lock: it is free again however its
+//! owner ended. Whoever takes it next first removes what the last owner left.
 
 use super::containerd;
 use std::{
-    fs::{self, File, TryLockError},
+    fs::{self, DirBuilder, File, TryLockError},
+    os::unix::fs::{DirBuilderExt as _, MetadataExt as _},
     path::{Path, PathBuf},
     process::Command,
 };
 
-/// 200 and up are for the demo and the benchmark.
+/// 200 and up are for scripts: `scripts/demo` and `scripts/text-order`.
 const SLOTS: u8 = 200;
 
 /// A number with its directory; both are given back when it is dropped.
@@ -35,7 +37,6 @@ impl Slot {
     /// Takes a number, with everything that its last owner has left; `None` when it is taken.
     fn lock(number: u8) -> Option<Self> {
         let base = base();
-        fs::create_dir_all(&base).unwrap();
         let lock = File::create(base.join(format!("{number}.lock"))).unwrap();
         match lock.try_lock() {
             Ok(()) => Some(Self { number, dir: base.join(number.to_string()), _lock: lock }),
@@ -134,14 +135,27 @@ impl Drop for Slot {
     }
 }
 
-/// The directory of all slots.
+/// The directory of all slots. Files below it name programs that root runs, so nobody else may
+/// write there. It is not in /tmp, which may be in memory.
 fn base() -> PathBuf {
-    std::env::temp_dir().join(format!("nodelet-test-{}", nix::unistd::getuid()))
+    let user = nix::unistd::geteuid();
+    let base = PathBuf::from(format!("/var/tmp/nodelet-test-{user}"));
+    // Others may pass through it: a pod with `hostUsers: false` does so as another user.
+    if let Err(err) = DirBuilder::new().mode(0o711).create(&base)
+        && err.kind() != std::io::ErrorKind::AlreadyExists
+    {
+        panic!("cannot make {}: {err}", base.display());
+    }
+    let found = fs::symlink_metadata(&base).unwrap();
+    let is_ours = found.is_dir() && found.uid() == user.as_raw() && found.mode() & 0o022 == 0;
+    assert!(is_ours, "{} must be a directory in which only user {user} writes", base.display());
+    base
 }
 
 /// Removes what tests that were killed have left: everything of the numbers that nobody holds.
 pub fn clean_abandoned() {
-    let left = (0..SLOTS).filter(|number| base().join(number.to_string()).exists());
+    let base = base();
+    let left = (0..SLOTS).filter(|number| base.join(number.to_string()).exists());
     left.filter_map(Slot::lock).for_each(drop);
 }
 
