@@ -1,6 +1,8 @@
 # The one list of commands. `make` or `make help` prints it.
 # Works for a user, for root, and through sudo (the calling user's Rust toolchain is found).
 
+# `su` without `-` keeps the user's PATH, which lacks these.
+export PATH := $(PATH):/usr/local/sbin:/usr/sbin:/sbin
 CARGO := $(shell scripts/find-cargo)
 TARGET := $(shell scripts/find-cargo target)
 
@@ -153,7 +155,8 @@ soak: test-build ## things going wrong at random for SOAK_MINUTES (60), long att
 POWER_CUTS ?= 50
 soak-machine: test-build ## whole machines for long: POWER_CUTS (50) losses of power, 30 pods in 512 MiB; as root
 	scripts/prerequisites machine
-	NODELET_POWER_CUTS=$(POWER_CUTS) $(CARGO) test --locked --test machine -- --nocapture --test-threads=2 --include-ignored power small
+	NODELET_POWER_CUTS=$(POWER_CUTS) $(CARGO) test --locked --test machine -- --nocapture --test-threads=2 --include-ignored --exact \
+	  power_losses_in_a_churn thirty_pods_on_a_small_machine
 
 bench: ## figures beside the upstream kubelet and the floor (docs/performance.md); as root, on a quiet machine
 	scripts/prerequisites build

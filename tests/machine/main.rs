@@ -92,9 +92,9 @@ on_machines! {
     drift::a_clock_that_jumps_a_name_that_changes_and_no_network,
 }
 
-/// Takes many minutes: for `make soak`.
+/// Takes many minutes: for `make soak-machine`.
 #[test]
-#[ignore = "many minutes: make soak"]
+#[ignore = "many minutes: make soak-machine"]
 fn thirty_pods_on_a_small_machine() {
     if !machine::skip_without_machines() {
         small::thirty_pods_on_a_small_machine();
