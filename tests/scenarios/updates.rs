@@ -25,6 +25,13 @@ fn is_rolled_back(status: &Status, pod: &str) -> bool {
     matches!(update, Some(PodUpdate::RolledBack(_)))
 }
 
+/// When the pod became Ready, in whole seconds; `None` when it is not.
+fn ready_since(status: &Status, pod: &str) -> Option<jiff::Timestamp> {
+    let conditions = status.pod(pod)?.status.conditions.as_ref()?;
+    let ready = conditions.iter().find(|c| c.type_ == "Ready" && c.status == "True")?;
+    ready.last_transition_time.as_ref().map(|since| since.0)
+}
+
 pub fn an_update_waits_for_its_image(kind: Kind) {
     let world = World::start(kind);
     let web = Pod::running("web").env("VERSION", "1");
@@ -100,15 +107,12 @@ pub fn a_revision_that_is_not_ready_is_rolled_back(kind: Kind) {
     let good = Pod::running("web").meta("annotations", tried).env("VERSION", "1");
     world.drop_pod(&good);
     let first = world.wait_running("web").pod("web").unwrap().uid.clone();
-    // A revision counts as good when it was Ready for a second. Nothing else shows that.
-    world.wait_until(
-        "it was Ready for a second",
-        || world.wait_running("web").pod("web").unwrap().status.start_time.clone(),
-        |began| {
-            let began = began.as_ref().expect("it has started").0;
-            jiff::Timestamp::now().duration_since(began).as_secs() >= 3
-        },
-    );
+    // A revision counts as good when it was Ready for a second. Nothing else shows that. The time
+    // is rounded down to whole seconds, and the agent needs a moment to note it.
+    world.wait("it was Ready for a second", |status| {
+        ready_since(status, "web")
+            .is_some_and(|since| jiff::Timestamp::now().duration_since(since).as_secs() >= 3)
+    });
     let bad = Pod::with_main("web", "exit 1")
         .meta("annotations", good.value()["metadata"]["annotations"].clone());
     world.drop_pod(&bad);
