@@ -282,8 +282,6 @@ fn check_reports_pods_that_would_wait_for_ever() {
     assert!(matches!(accepted[..], [db] if db.contains("default/db-n1")), "{text}");
 }
 
-/// The control plane that kubeadm makes, as it makes it: accepted, with a warning of the empty
-/// status that kubeadm writes and nothing else.
 #[test]
 fn check_accepts_the_examples() {
     let examples = Path::new(env!("CARGO_MANIFEST_DIR")).join("static-pods/edge");
@@ -297,6 +295,8 @@ fn check_accepts_the_examples() {
     );
 }
 
+/// The control plane that kubeadm makes, as it makes it: accepted, with a warning of the empty
+/// status that kubeadm writes and nothing else.
 #[test]
 fn check_accepts_the_manifests_of_kubeadm() {
     let fixtures = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/manifests/good");

@@ -161,7 +161,7 @@ impl<'a> Act<'a> {
         self.add(ApiPodRow::Requests(place), asked.of_pods / replicas as f64, figures);
     }
 
-    /// Nothing happens to a full node whose pods have a token and a ConfigMap each.
+    /// Nothing happens to a full node whose pods have a token each and share a ConfigMap.
     fn full(&self, figures: &mut Figures) {
         let config_map = json!({ "metadata": { "name": "settings" }, "data": { "level": "info" } });
         self.plane.admin.create(CONFIG_MAPS, &config_map).unwrap().ok();

@@ -10,6 +10,7 @@ use crate::{
     probed::{Client, Server},
     process::{Process, cpu_of},
     results::{Figures, Row, SCRAPE_PERIODS, UPDATE_MIB, UPDATES},
+    sightings::percentile,
     stage::{Candidate, Moment, Stage, now, pause, seconds},
     support::{
         manifest::{FOREVER, Pod},
@@ -119,7 +120,8 @@ impl Act<'_> {
         figures.add(Row::ProbeJitter, self.candidate, 1000.0 * lateness(&heard));
     }
 
-    /// Exec probes: the agent's CPU, and what they cost the runtime.
+    /// Exec probes: the agent's CPU, and what they cost containerd and its shims. `runc exec` is
+    /// not counted: its processes come and go within the window.
     fn exec(&self, figures: &mut Figures) {
         if self.candidate == Candidate::Floor {
             return;
@@ -226,7 +228,7 @@ impl Act<'_> {
         let log = stage.log_of(&pod[0]);
         let pipe = format!("/proc/{}/fd/1", stage.victim(&pod[0]).pid());
         let writer = std::thread::spawn(move || talk(&pipe));
-        // Each file, by its number, as large as it was when it was seen last under that name.
+        // After a rotation, another file has this name.
         let mut largest = 0;
         while !writer.is_finished() {
             if let Ok(file) = fs::metadata(&log) {
@@ -412,10 +414,8 @@ fn next_probe(stage: &Stage, server: &Server, path: &str) -> Moment {
 /// hundred.
 fn lateness(heard: &std::collections::BTreeMap<String, Vec<Moment>>) -> f64 {
     let pairs = heard.values().flat_map(|all| all.windows(2));
-    let mut differences: Vec<f64> =
-        pairs.map(|pair| (seconds(pair[0], pair[1]) - 1.0).abs()).collect();
-    differences.sort_by(f64::total_cmp);
-    differences.get(differences.len() * 99 / 100).copied().unwrap_or(f64::INFINITY)
+    let differences: Vec<f64> = pairs.map(|pair| (seconds(pair[0], pair[1]) - 1.0).abs()).collect();
+    percentile(&differences, 99)
 }
 
 /// Processes outside pods that leave the machine nothing to spare: two for each CPU.

@@ -30,16 +30,14 @@ pub fn svg(figures: &Figures, plan: &Plan) -> String {
     );
     curves(&mut out, figures, plan);
     let mut top = 50.0;
-    for (title, rows) in [
-        (format!("{} manifests → all running", plan.pods), vec![Row::Batch]),
-        ("one manifest → running".to_owned(), vec![Row::One]),
-        ("container killed → restarted".to_owned(), vec![Row::Restart]),
-        (format!("RSS idle, {} pods", plan.pods), vec![Row::Rss(2)]),
-        (format!("CPU idle, {} pods", plan.pods), vec![Row::Cpu(2)]),
+    for (title, row) in [
+        (format!("{} manifests → all running", plan.pods), Row::Batch),
+        ("one manifest → running".to_owned(), Row::One),
+        ("container killed → restarted".to_owned(), Row::Restart),
+        (format!("RSS idle, {} pods", plan.pods), Row::Rss(2)),
+        (format!("CPU idle, {} pods", plan.pods), Row::Cpu(2)),
     ] {
-        for row in rows {
-            top = bars(&mut out, figures, row, &title, top);
-        }
+        top = bars(&mut out, figures, row, &title, top);
     }
     out.push_str("</svg>\n");
     out
@@ -74,13 +72,13 @@ fn curves(out: &mut String, figures: &Figures, plan: &Plan) {
     for (number, candidate) in all.into_iter().enumerate() {
         let Some(curve) = figures.curve(candidate) else { continue };
         let mut path = format!("M{:.1} {:.1}", x(0.0), y(0.0));
-        for (running, at) in (1..=curve.len()).map(self::count).zip(curve) {
+        for (running, at) in (1..=curve.len()).map(self::count).zip(&curve) {
             write!(path, "L{:.1} {:.1}", x(*at), y(running)).unwrap();
         }
         let colour = colour(candidate);
         writeln!(out, "<path d=\"{path}\" fill=\"none\" stroke=\"{colour}\" stroke-width=\"2\"/>")
             .unwrap();
-        let at = left + 20.0 + 18.0 * 0.0;
+        let at = left + 20.0;
         let line = top + 14.0 + 16.0 * self::count(number);
         writeln!(
             out,

@@ -22,7 +22,8 @@ pub fn write(figures: &Figures, plan: &Plan, facts: &Value, dir: &Path) {
             fs::remove_file(path).ok();
             continue;
         }
-        let measured = circumstances(facts, table);
+        let has_floor = cells[1..].iter().any(|row| !row[2].is_empty());
+        let measured = circumstances(facts, table, has_floor);
         fs::write(path, format!("{}\n{measured}", markdown(&cells))).unwrap();
         writeln!(terminal, "\n{}\n{measured}", aligned(&cells)).unwrap();
     }
@@ -92,7 +93,7 @@ fn aligned(cells: &[[String; 6]]) -> String {
     text
 }
 
-fn circumstances(facts: &Value, table: Table) -> String {
+fn circumstances(facts: &Value, table: Table, has_floor: bool) -> String {
     // The others are parts of the act of features.
     let is_of_agent = table == Table::Agent;
     let text = |pointer: &str| match facts.pointer(pointer) {
@@ -117,10 +118,10 @@ fn circumstances(facts: &Value, table: Table) -> String {
     };
     let at_a_time = text("/floor/at_a_time");
     let floor = match table {
-        Table::Features | Table::Api => String::new(),
-        Table::Agent | Table::ApiPods => {
+        Table::Agent | Table::ApiPods if has_floor => {
             format!("The floor makes {at_a_time} calls at a time, {floor}\n")
         }
+        Table::Agent | Table::ApiPods | Table::Features | Table::Api => String::new(),
     };
     let singles = text("/plan/singles");
     let samples = match table {

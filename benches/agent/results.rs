@@ -66,7 +66,7 @@ pub enum Row {
     ProbeJitter,
     /// CPU time with ten exec probes a second, in percent of one core.
     ExecCpu,
-    /// What they cost the runtime.
+    /// What they cost containerd and its shims; `runc exec` is not counted.
     ExecRuntimeCpu,
     /// Seconds from the last good liveness probe of 1 s until the container runs again.
     Liveness,
@@ -283,7 +283,9 @@ impl Row {
             Self::ProbeCpu => format!("CPU of 3 HTTP probes a second for each pod, {pods} pods"),
             Self::ProbeJitter => "probes 1 s apart, machine busy: 99 % within".to_owned(),
             Self::ExecCpu => "CPU of 10 exec probes a second".to_owned(),
-            Self::ExecRuntimeCpu => "containerd's CPU for 10 exec probes a second".to_owned(),
+            Self::ExecRuntimeCpu => {
+                "containerd's CPU for 10 exec probes a second, without runc".to_owned()
+            }
             Self::Liveness => "last good liveness probe → restarted".to_owned(),
             Self::ConfigSeen => "ConfigMap file edited → read in the container".to_owned(),
             Self::LogPast => "how far a log gets past 10 MiB, 200 MiB/s".to_owned(),
@@ -472,11 +474,17 @@ impl Figures {
         self.curves.entry(candidate).or_default().push(curve);
     }
 
-    /// The batch whose last pod is the median one.
-    pub fn curve(&self, candidate: Candidate) -> Option<&[f64]> {
+    /// The batch whose last pod is the median one; the mean of the two middle batches when their
+    /// number is even.
+    pub fn curve(&self, candidate: Candidate) -> Option<Vec<f64>> {
         let mut curves: Vec<&Vec<f64>> = self.curves.get(&candidate)?.iter().collect();
         curves.sort_by(|a, b| a.last().unwrap().total_cmp(b.last().unwrap()));
-        curves.get(curves.len() / 2).map(|curve| curve.as_slice())
+        let middle = curves.len() / 2;
+        let upper = *curves.get(middle)?;
+        Some(match curves.len() % 2 {
+            1 => upper.clone(),
+            _ => curves[middle - 1].iter().zip(upper).map(|(a, b)| f64::midpoint(*a, *b)).collect(),
+        })
     }
 
     /// The median as the table shows it: containerd's CPU without what it uses when nobody asks it

@@ -176,7 +176,6 @@ pub fn a_probe_that_hangs_holds_up_no_other(kind: Kind) {
     world.finish();
 }
 
-/// Servers in containers, in the pod network and in that of the host.
 /// containerd kills the shell at the timeout, and then waits for all who hold its output.
 pub fn a_probe_whose_children_go_on_has_timed_out(kind: Kind) {
     let world = World::start(kind);
@@ -193,6 +192,7 @@ pub fn a_probe_whose_children_go_on_has_timed_out(kind: Kind) {
     world.finish();
 }
 
+/// Servers in containers, in the pod network and in that of the host.
 pub fn probes_over_the_network(kind: Kind) {
     let world = World::start(kind);
     let free = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
