@@ -149,7 +149,7 @@ impl CgroupDirs {
 pub struct VolumePlace {
     /// Name in the pod.
     pub name: Box<str>,
-    /// On tmpfs.
+    /// Its pod says that it is on tmpfs or huge pages.
     pub in_memory: bool,
     /// Its directory on the host.
     pub path: PathBuf,

@@ -504,6 +504,30 @@ async fn a_pod_is_measured_in_all_its_parts() {
 }
 
 #[tokio::test]
+async fn a_pod_without_a_turn_comes_first_the_next_time() {
+    let files = Files::new();
+    files.put("logs/one/0.log", "x");
+    let pods = ["a", "b", "c"].map(|uid| PodPlaces { uid: uid.into(), ..places(&files) });
+    let mut measurer = Measurer::default();
+    measurer.turn_patience = Duration::from_millis(10);
+    let measure = async |measurer: &Measurer, pods: &[PodPlaces]| {
+        let none = async { BTreeMap::new() };
+        measurer.measure(pods, Parts::Everything, SOON, none).await
+    };
+    let turns = std::sync::Arc::clone(&measurer.turns);
+    let all = turns.available_permits();
+    let taken = turns.acquire_many(u32::try_from(all).unwrap()).await.unwrap();
+    let measured = measure(&measurer, &pods[1..]).await;
+    assert!(measured.iter().all(|pod| pod.usage.logs.is_none()));
+    assert_eq!(measurer.in_order(&pods).map(|(nth, _)| nth).collect::<Vec<_>>(), [1, 2, 0]);
+    drop(taken);
+    measurer.turn_patience = SOON;
+    let measured = measure(&measurer, &pods).await;
+    assert!(measured.iter().all(|pod| pod.usage.logs.is_some()));
+    assert_eq!(measurer.in_order(&pods).map(|(nth, _)| nth).collect::<Vec<_>>(), [0, 1, 2]);
+}
+
+#[tokio::test]
 async fn memory_alone_walks_nothing() {
     let files = Files::new();
     files.put("pod/memory.current", "9000");
@@ -589,11 +613,16 @@ async fn walking_is_not_led_out_by_a_mount() {
     }
     nix::mount::mount(Some("tmpfs"), &inner, Some("tmpfs"), flags, none).unwrap();
     fs::write(inner.join("large"), vec![b'x'; 1 << 20]).unwrap();
-    let mounted = walk::mounted(&turn().await, &inner, SOON).await.unwrap();
+    // Whatever the pod says now.
+    let [due, undue] = [true, false];
+    let due = walk::empty_dir(&turn().await, &inner, due, SOON).await.unwrap();
+    let undue = walk::empty_dir(&turn().await, &inner, undue, SOON).await.unwrap();
     let tree = walked(&files.path("top")).await;
     nix::mount::umount(&inner).unwrap();
     assert_eq!(tree.all.inodes, 2, "itself and one file");
-    assert_eq!(mounted, Space { bytes: 1 << 20, inodes: 2 });
+    assert_eq!(due, undue);
+    assert!(due.in_memory && due.whole);
+    assert_eq!(due.all, Space { bytes: 1 << 20, inodes: 2 });
 }
 
 /// A chain of directories, the deepest of which is returned. Longer than a path can be.

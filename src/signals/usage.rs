@@ -15,13 +15,19 @@ use crate::{
         Space, VolumePlace, VolumeUse,
     },
 };
-use std::{collections::BTreeMap, fs, path::PathBuf, sync::Arc, time::Duration};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    fs, mem,
+    path::PathBuf,
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    time::Duration,
+};
 use tokio::{sync::Semaphore, task::JoinSet, time::Instant};
 
 /// Pods whose directories are walked at a time.
 const WALKS: usize = 4;
 /// How long a pod may wait for its turn. Pods that make their walks last delay the others by no
-/// more than this.
+/// more than this. Those that had no turn come first the next time.
 const TURN_PATIENCE: Duration = Duration::from_secs(15);
 /// Directories in a pod's directory that are not counted with its files: emptyDirs are measured one
 /// by one, and what is mounted for a `subPath` may be the host's.
@@ -67,7 +73,7 @@ pub type FindPlaces = Arc<dyn Fn(&PodView) -> Option<PodPlaces> + Send + Sync>;
 /// What is wanted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Parts {
-    /// Memory and tasks: takes microseconds for a pod, and no thread.
+    /// Memory and tasks: takes microseconds for a pod, no thread, and no look at a disk.
     Cgroups,
     /// Logs and emptyDirs, and memory and tasks.
     Everything,
@@ -87,12 +93,19 @@ pub struct Measured {
 /// Measures pods, several at once. Cheap to clone; all clones take turns.
 #[derive(Clone, Debug)]
 pub struct Measurer {
-    turns: Turns,
+    pub(super) turns: Turns,
+    pub(super) turn_patience: Duration,
+    /// The pods that had no turn the last time. They come first the next time.
+    turned_away: Arc<Mutex<BTreeSet<PodUid>>>,
 }
 
 impl Default for Measurer {
     fn default() -> Self {
-        Self { turns: Arc::new(Semaphore::new(WALKS)) }
+        Self {
+            turns: Arc::new(Semaphore::new(WALKS)),
+            turn_patience: TURN_PATIENCE,
+            turned_away: Arc::default(),
+        }
     }
 }
 
@@ -128,13 +141,10 @@ impl Part {
         match self {
             Self::Files(path) => walk::walk(turn, path, NO_FILES, within).await,
             Self::RuntimeFiles(paths) => walk::files(turn, paths, within).await.map(whole),
-            Self::Volume(_, volume) if volume.in_memory => {
-                walk::mounted(turn, &volume.path, within).await.map(whole)
+            Self::Volume(_, VolumePlace { path, in_memory, .. }) => {
+                walk::empty_dir(turn, path, *in_memory, within).await
             }
-            Self::RuntimeDir(path)
-            | Self::Logs(path)
-            | Self::Layer(_, path)
-            | Self::Volume(_, VolumePlace { path, .. }) => {
+            Self::RuntimeDir(path) | Self::Logs(path) | Self::Layer(_, path) => {
                 walk::walk(turn, path, &[], within).await
             }
         }
@@ -153,7 +163,10 @@ impl Part {
     }
 }
 
-type Walked = (Part, Result<walk::Tree, WalkError>);
+struct WalkedPod {
+    had_turn: bool,
+    parts: Vec<(Part, Result<walk::Tree, WalkError>)>,
+}
 
 impl Measurer {
     /// Measures all of `pods` and returns them in the same order. `within` is for all directories
@@ -176,16 +189,23 @@ impl Measurer {
         }
         let mut walks = JoinSet::new();
         if parts == Parts::Everything {
-            for (nth, pod) in pods.iter().enumerate() {
-                let (turns, parts) = (Arc::clone(&self.turns), Part::all(pod));
-                walks.spawn(async move { (nth, walk_all(&turns, parts, within).await) });
+            for (nth, pod) in self.in_order(pods) {
+                let (parts, patience) = (Part::all(pod), self.turn_patience);
+                let turns = Arc::clone(&self.turns);
+                walks.spawn(async move {
+                    let turn = walk::turn(&turns, patience).await;
+                    (nth, walk_all(turn, parts, within).await)
+                });
             }
         }
         let walked = async {
             while let Some(walked) = walks.join_next().await {
                 // One that panicked stays unmeasured.
-                let Ok((nth, parts)) = walked else { continue };
-                parts.into_iter().for_each(|part| put(&mut measured[nth], part));
+                let Ok((nth, walked)) = walked else { continue };
+                if !walked.had_turn {
+                    lock(&self.turned_away).insert(pods[nth].uid.clone());
+                }
+                walked.parts.into_iter().for_each(|part| put(&mut measured[nth], part));
             }
         };
         let ((), layers) = tokio::join!(walked, layers);
@@ -202,6 +222,18 @@ impl Measurer {
 }
 
 impl Measurer {
+    /// The pods, with their places in `pods`, in the order in which they get turns: first those that
+    /// had none the last time. That is forgotten with this call.
+    pub(super) fn in_order<'a>(
+        &self,
+        pods: &'a [PodPlaces],
+    ) -> impl Iterator<Item = (usize, &'a PodPlaces)> + use<'a> {
+        let before = mem::take(&mut *lock(&self.turned_away));
+        let (first, then): (Vec<_>, Vec<_>) =
+            pods.iter().enumerate().partition(|(_, pod)| before.contains(&pod.uid));
+        first.into_iter().chain(then)
+    }
+
     /// The size of the logs of each container of a pod. `None` when they can't be measured
     /// completely `within` this time from the pod's turn on.
     ///
@@ -216,12 +248,20 @@ impl Measurer {
     }
 }
 
+fn lock<T>(shared: &Mutex<T>) -> MutexGuard<'_, T> {
+    // Each change of it is whole.
+    shared.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
 /// Measures the parts of a pod one after the other. Each has an equal part of the time that is
 /// left.
-async fn walk_all(turns: &Turns, parts: Vec<Part>, within: Duration) -> Vec<Walked> {
-    let turn = match walk::turn(turns, TURN_PATIENCE).await {
+async fn walk_all(turn: Result<Turn, WalkError>, parts: Vec<Part>, within: Duration) -> WalkedPod {
+    let turn = match turn {
         Ok(turn) => turn,
-        Err(late) => return parts.into_iter().map(|part| (part, Err(late.clone()))).collect(),
+        Err(late) => {
+            let parts = parts.into_iter().map(|part| (part, Err(late.clone()))).collect();
+            return WalkedPod { had_turn: false, parts };
+        }
     };
     let until = Instant::now() + within;
     let (mut walked, mut left) = (Vec::with_capacity(parts.len()), parts.len());
@@ -232,10 +272,10 @@ async fn walk_all(turns: &Turns, parts: Vec<Part>, within: Duration) -> Vec<Walk
         walked.push((part, measured));
         left -= 1;
     }
-    walked
+    WalkedPod { had_turn: true, parts: walked }
 }
 
-fn put(measured: &mut Measured, (part, walked): Walked) {
+fn put(measured: &mut Measured, (part, walked): (Part, Result<walk::Tree, WalkError>)) {
     let Measured { usage, missing, .. } = measured;
     let name = part.name(usage);
     let tree = match walked {
@@ -263,7 +303,11 @@ fn put(measured: &mut Measured, (part, walked): Walked) {
             }
         }
         Part::Layer(nth, _) => usage.containers[nth].layer = Some(tree.all),
-        Part::Volume(nth, _) => usage.volumes[nth].space = Some(tree.all),
+        Part::Volume(nth, _) => {
+            let volume = &mut usage.volumes[nth];
+            volume.space = Some(tree.all);
+            volume.in_memory |= tree.in_memory;
+        }
     }
 }
 

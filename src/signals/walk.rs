@@ -16,6 +16,7 @@ use nix::{
     fcntl::{AT_FDCWD, AtFlags, OFlag, OpenHow, ResolveFlag, openat, openat2},
     sys::{
         stat::{FileStat, Mode, SFlag, fstat, fstatat, stat},
+        statfs::{HUGETLBFS_MAGIC, TMPFS_MAGIC, statfs},
         statvfs::statvfs,
     },
     unistd::{Whence, dup, lseek},
@@ -76,6 +77,8 @@ pub(super) struct Tree {
     pub(super) branches: BTreeMap<OsString, Space>,
     /// Everything was counted. Otherwise there may be more.
     pub(super) whole: bool,
+    /// It is an emptyDir on tmpfs or huge pages.
+    pub(super) in_memory: bool,
 }
 
 impl Tree {
@@ -135,28 +138,48 @@ pub(super) async fn files(
     .await
 }
 
-/// How much lies on a file system that is mounted at a directory and nowhere else, like the tmpfs
-/// of an emptyDir: asked of the file system itself.
-pub(super) async fn mounted(
+/// How much lies in an emptyDir. One on tmpfs or huge pages has a file system of its own, which is
+/// asked. That an emptyDir `is_due_in_memory` is what its pod says, and one that was set up there
+/// before an edit of the pod stays there.
+///
+/// Cancel-safe: a walk ends soon after.
+pub(super) async fn empty_dir(
     turn: &Turn,
     directory: &Path,
+    is_due_in_memory: bool,
     within: Duration,
-) -> Result<Space, WalkError> {
+) -> Result<Tree, WalkError> {
     let here = directory.to_owned();
-    on_thread(turn, directory, within, move |_| {
-        let failed = |errno: Errno| super::unreadable(&here, &errno.into());
-        let device = |path: &Path| stat(path).map(|found| found.st_dev).map_err(failed);
-        if device(&here)? == device(&here.join(".."))? {
-            return Err(super::absurd(&here, "nothing is mounted there").into());
+    let until = Instant::now() + within;
+    let work = move |asker: &mut Asker<Tree>| {
+        if is_mounted_in_memory(&here)? {
+            let all = used_of_file_system(&here)?;
+            Ok(Tree { all, in_memory: true, whole: true, ..Tree::default() })
+        } else if is_due_in_memory {
+            Err(super::absurd(&here, "nothing is mounted there").into())
+        } else {
+            Walk::new(asker, &[], until).run(&here)
         }
-        let found = statvfs(&here).map_err(failed)?;
-        let blocks = found.blocks().saturating_sub(found.blocks_free());
-        Ok(Space {
-            bytes: blocks.saturating_mul(found.fragment_size()),
-            inodes: found.files().saturating_sub(found.files_free()),
-        })
+    };
+    on_thread(turn, directory, within.saturating_add(GRACE), work).await
+}
+
+/// Whether a file system without a disk is mounted at this directory, not above it.
+fn is_mounted_in_memory(directory: &Path) -> Result<bool, NoReading> {
+    let failed = |errno: Errno| super::unreadable(directory, &errno.into());
+    let device = |path: &Path| stat(path).map(|found| found.st_dev).map_err(failed);
+    let kind = statfs(directory).map_err(failed)?.filesystem_type();
+    Ok([TMPFS_MAGIC, HUGETLBFS_MAGIC].contains(&kind)
+        && device(directory)? != device(&directory.join(".."))?)
+}
+
+fn used_of_file_system(directory: &Path) -> Result<Space, NoReading> {
+    let found = statvfs(directory).map_err(|errno| super::unreadable(directory, &errno.into()))?;
+    let blocks = found.blocks().saturating_sub(found.blocks_free());
+    Ok(Space {
+        bytes: blocks.saturating_mul(found.fragment_size()),
+        inodes: found.files().saturating_sub(found.files_free()),
     })
-    .await
 }
 
 /// Works on a thread of its own, which may hang for as long as the file system does: its turn is

@@ -327,6 +327,7 @@ impl Volumes {
                 spec,
                 memory_limit: memory_limit_bytes,
                 claimed: &prepared.claimed,
+                in_use: prepared.in_use,
                 files: prepared.files.remove(&volume.name),
                 nfs_failure: prepared.nfs_failures.remove(&volume.name),
             };
@@ -338,7 +339,7 @@ impl Volumes {
     }
 
     /// The emptyDirs that a container of the pod mounts: what the pod uses there is measured in
-    /// their directories.
+    /// their directories. No file is looked at.
     ///
     /// # Errors
     /// For names that are no plain file names.
@@ -354,8 +355,7 @@ impl Volumes {
             check_name(&volume.name)?;
             let place = Place::new(&pod_dir, Plugin::EmptyDir, &volume.name);
             let in_memory = match core::kind_of_volume(volume) {
-                // It stays in memory when an edit puts it on disk.
-                Ok(core::VolumeKind::Disk) => place.was_mounted(),
+                Ok(core::VolumeKind::Disk) => false,
                 Ok(core::VolumeKind::Memory { .. } | core::VolumeKind::HugePages { .. }) => true,
                 // One that was refused is not there.
                 Ok(
@@ -388,6 +388,9 @@ impl Volumes {
             |limit| core::tmpfs_size([self.inner.allocatable_memory, inputs.memory_limit, limit]);
         let fs_group = inputs.fs_group();
         match core::kind_of(volume, inputs.claimed)? {
+            core::VolumeKind::HostPath { .. } | core::VolumeKind::Local { .. } if inputs.in_use => {
+                Ok(())
+            }
             core::VolumeKind::HostPath { path, kind, .. } => host_path::check(&path, kind),
             core::VolumeKind::Local { path, read_only, options } => {
                 local::check(&path)?;
@@ -447,6 +450,7 @@ struct SetupInputs<'a> {
     files: Option<Result<VolumeFiles, FilesError>>,
     nfs_failure: Option<String>,
     claimed: &'a ClaimedVolumes,
+    in_use: bool,
 }
 
 impl SetupInputs<'_> {
@@ -474,6 +478,9 @@ pub struct Prepared {
     pub nfs_failures: NfsFailures,
     /// The pod's PersistentVolumes.
     pub claimed: ClaimedVolumes,
+    /// The pod has a sandbox that runs. Paths of the host were checked before it was made, and are
+    /// what the containers have: nothing is checked, made or mounted there again.
+    pub in_use: bool,
 }
 
 fn check_name(name: &str) -> Result<(), VolumeError> {

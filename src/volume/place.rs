@@ -189,7 +189,7 @@ impl Place {
 
     /// Whether the emptyDir was put into memory or huge pages when it was set up, whatever its pod
     /// says now. Unknown, and so false, where an earlier release has set it up.
-    pub(super) fn was_mounted(&self) -> bool {
+    fn was_mounted(&self) -> bool {
         fs::metadata(self.ready_marker()).is_ok_and(|marker| marker.len() > 0)
     }
 

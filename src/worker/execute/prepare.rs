@@ -4,7 +4,7 @@ use super::{Host, HostError, Request, blocking, error_chain, nfs, volume_turns::
 use crate::{
     blocking::PODS,
     cgroup::CgroupError,
-    model::{CollectOrdered as _, CpuMemory, EventKind, k8s},
+    model::{CollectOrdered as _, CpuMemory, EventKind, SandboxState, k8s},
     plan::{Occupancy, Outcome, Step},
     podspec::{
         EnvContext, FilesError, VolumeFiles, cgroup_amounts, claimed_volumes, pod_cgroup,
@@ -117,7 +117,12 @@ async fn set_up_volumes(
     let claimed = claimed_volumes(&pod, &request.objects);
     let nfs_failures = nfs::mount_all(host, request, &pod, &claimed).await;
     let nfs_failures = nfs_failures.map_err(|error| ("FailedMount", error.message()))?;
-    let prepared = Prepared { files, nfs_failures, claimed };
+    let in_use = {
+        let occupancy = Occupancy::new(&request.observed, &host.settings.owner);
+        let mut own = occupancy.own_sandboxes_of(&request.uid);
+        own.any(|sandbox| sandbox.state == SandboxState::Ready)
+    };
+    let prepared = Prepared { files, nfs_failures, claimed, in_use };
     let set_up = move || volumes.setup(&pod, &uid, memory_limit, prepared);
     let done = with_volumes(host, request, set_up)
         .await
