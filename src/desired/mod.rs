@@ -7,7 +7,7 @@
 //! that names both places.
 
 use crate::model::{
-    DesiredPod, Order as _, Origin, PodEnd, PodKey, PodUid, SourceKind, SourceView,
+    Completeness, DesiredPod, Order as _, Origin, PodEnd, PodKey, PodUid, SourceKind, SourceView,
 };
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -51,22 +51,6 @@ pub struct Duplicate {
     pub dropped: Origin,
     /// For people. It names both places.
     pub message: String,
-}
-
-/// Which sources are complete.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Completeness {
-    /// Neither the API server nor all sources of static pods.
-    #[default]
-    None,
-    /// The API server alone: a pod of it that it does not have any more is unwanted, whatever a
-    /// source of static pods has.
-    Api,
-    /// All sources of static pods: a static pod that none of them has is unwanted, whatever the API
-    /// server has.
-    Static,
-    /// Every source.
-    All,
 }
 
 #[derive(Clone, Debug, Default, PartialEq)]

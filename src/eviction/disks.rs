@@ -1,5 +1,5 @@
-//! Reads file systems in a task of its own. A file system that hangs delays only its own readings,
-//! and a runtime that hangs delays none.
+//! Reads file systems in a task of its own. A file system that hangs delays the readings of the
+//! others by a second at most, and a runtime that hangs delays none.
 
 use crate::{
     cri::{ImageFilesystems, RuntimeClient},

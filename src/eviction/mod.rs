@@ -212,6 +212,10 @@ impl EvictionTask {
                 // Without a receiver, a request that still waits is not executed.
                 self.freeing = None;
             }
+            if !self.relief.is_reclaiming() {
+                // The request ends soon after.
+                self.reclaiming = None;
+            }
             if !self.execute(&plan).await {
                 self.publish(&plan.step, &settings);
                 return plan.wake_in;
@@ -229,8 +233,7 @@ impl EvictionTask {
             readings: &self.readings.sample.readings,
             kubepods_known: !self.parts.cgroups.waits_for_kubepods(),
             pods: &pods,
-            listed: known.listed,
-            known_uids: known.complete.then_some(&known.uids),
+            known: &known,
             dead_containers,
             without_tasks: &self.pods_without_tasks(),
             now: clock::now(),
@@ -279,8 +282,8 @@ impl EvictionTask {
                 let message = threshold_met_message(*signal);
                 self.record_node_event(EventKind::Warning, "EvictionThresholdMet", message);
             }
-            ReliefAction::ReportEviction { key, uid, cause, message, annotations } => {
-                self.count_eviction(*cause);
+            ReliefAction::ReportEviction { key, uid, cause, read_at, message, annotations } => {
+                count_eviction(*cause, *read_at);
                 let (key, uid) = (key.clone(), uid.clone());
                 let target = EventTarget::Pod { key, uid, field_path: None };
                 let (kind, message) = (EventKind::Warning, message.clone());
@@ -314,7 +317,7 @@ impl EvictionTask {
                 let kubepods = self.parts.cgroups.kubepods_names();
                 let images = self.channels.disks.latest.borrow().images.clone();
                 let about_pods = outside::about_pods(*all_measured, exempt);
-                self.outside.begin(acting, about_pods, kubepods, images);
+                self.outside.begin(acting, &about_pods, kubepods, images);
             }
             ReliefAction::ReclaimPageCache { bytes, spare } => return self.reclaim(*bytes, *spare),
             ReliefAction::FreeImages { bytes } => {
@@ -344,18 +347,6 @@ impl EvictionTask {
             }
         }
         None
-    }
-
-    fn count_eviction(&self, cause: Cause) {
-        let name = [&*cause.name()];
-        metrics().evictions.with_label_values(&name).inc();
-        // What exceeds a limit of its own was measured for that.
-        let Cause::Signal(signal) = cause else { return };
-        if let Some(reading) = self.readings.sample.readings.get(&signal) {
-            let age = clock::now().boot.saturating_sub(reading.at);
-            let ages = &metrics().node.eviction_stats_age_seconds;
-            ages.with_label_values(&name).observe(age.as_secs_f64());
-        }
     }
 
     /// Has the kernel reclaim page cache of pods. Returns the outcome when that is not possible.
@@ -388,6 +379,17 @@ impl EvictionTask {
             }
             Err(_) => tracing::warn!("eviction records are not saved yet"),
         }
+    }
+}
+
+/// `read_at`: boot time of the reading of the signal that is the cause.
+fn count_eviction(cause: Cause, read_at: Option<Duration>) {
+    let name = [&*cause.name()];
+    metrics().evictions.with_label_values(&name).inc();
+    if let Some(read_at) = read_at {
+        let age = clock::now().boot.saturating_sub(read_at);
+        let ages = &metrics().node.eviction_stats_age_seconds;
+        ages.with_label_values(&name).observe(age.as_secs_f64());
     }
 }
 

@@ -58,6 +58,11 @@ pub(super) fn about_pods(all_measured: bool, exempt: &[(PodKey, Spare)]) -> Stri
     format!("evicting {pods} would not help")
 }
 
+fn message(acting: &Acting, about_pods: &str) -> String {
+    let (signal, threshold) = (acting.threshold.signal, acting.threshold.value);
+    format!("{signal} is below its threshold of {threshold}, and {about_pods}")
+}
+
 impl OutsideSearch {
     pub(super) fn new(proc: &Path, root_dir: PathBuf, pod_logs_dir: PathBuf) -> Self {
         Self {
@@ -76,11 +81,17 @@ impl OutsideSearch {
     pub(super) fn begin(
         &mut self,
         acting: &Acting,
-        about_pods: String,
+        about_pods: &str,
         kubepods: Vec<String>,
         images: Option<PathBuf>,
     ) {
-        match acting.threshold.signal.condition() {
+        let signal = acting.threshold.signal;
+        match signal.condition() {
+            // Only pods take of it.
+            Pressure::Memory if signal == Signal::AllocatableMemoryAvailable => {
+                let message = message(acting, about_pods);
+                self.searches.spawn(async move { Found { signal, message } });
+            }
             Pressure::Memory => {
                 let users = self.largest_processes(kubepods, |process| process.resident);
                 self.spawn(acting, about_pods, PATIENCE, users);
@@ -90,7 +101,7 @@ impl OutsideSearch {
                 self.spawn(acting, about_pods, PATIENCE, users);
             }
             Pressure::Disk => {
-                let users = self.largest_directories(acting.threshold.signal, images);
+                let users = self.largest_directories(signal, images);
                 self.spawn(acting, about_pods, PATIENCE, users);
             }
         }
@@ -100,20 +111,18 @@ impl OutsideSearch {
     fn spawn(
         &mut self,
         acting: &Acting,
-        about_pods: String,
+        about_pods: &str,
         patience: Duration,
         users: impl Future<Output = Vec<String>> + Send + 'static,
     ) {
-        let (signal, threshold) = (acting.threshold.signal, acting.threshold.value);
+        let (signal, message) = (acting.threshold.signal, message(acting, about_pods));
         self.searches.spawn(async move {
             let users = tokio::time::timeout(patience, users).await.unwrap_or_default();
             let users = match users.is_empty() {
                 true => "none found".to_owned(),
                 false => users.join(", "),
             };
-            let message = format!(
-                "{signal} is below its threshold of {threshold}, and {about_pods}. Largest users outside pods: {users}"
-            );
+            let message = format!("{message}. Largest users outside pods: {users}");
             Found { signal, message }
         });
     }
@@ -224,8 +233,8 @@ mod tests {
         let (memory, disk) = (Signal::MemoryAvailable, Signal::NodefsAvailable);
         let soon = Duration::from_millis(100);
         let about_pods = || about_pods(true, &[]);
-        search.spawn(&acting(disk), about_pods(), soon, std::future::pending());
-        search.spawn(&acting(memory), about_pods(), PATIENCE, async {
+        search.spawn(&acting(disk), &about_pods(), soon, std::future::pending());
+        search.spawn(&acting(memory), &about_pods(), PATIENCE, async {
             vec!["yes (pid 7, 900)".to_owned()]
         });
         let found = search.next().await;
@@ -235,6 +244,8 @@ mod tests {
         let (both, now) = (BTreeSet::from([memory, disk]), Instant::now());
         search.retain(&both, now);
         assert_eq!(search.messages().collect::<Vec<_>>(), [found.clone(), late.clone()]);
+        search.begin(&acting(Signal::AllocatableMemoryAvailable), &about_pods(), Vec::new(), None);
+        assert!(search.next().await.ends_with("evicting a pod would not help"), "nothing outside");
         search.retain(&BTreeSet::from([memory]), now);
         assert_eq!(search.messages().collect::<Vec<_>>(), std::slice::from_ref(&found));
         search.retain(&both, now);

@@ -84,7 +84,7 @@ impl Housekeeping {
                     next_try = Instant::now() + RETRY;
                 }
             }
-            if known.complete && sweep.is_none() && Instant::now() >= next_look {
+            if known.is_complete() && sweep.is_none() && Instant::now() >= next_look {
                 sweep = Some(Box::pin(self.parts.sweeper.clone().sweep()));
             }
             let named = swept.foreign(&known);
@@ -97,7 +97,7 @@ impl Housekeeping {
             self.parts.trouble.publish_if_changed(trouble);
             // No sweep is due before all pods are known or while another sweep runs. A change of
             // `known` and the end of the sweep wake the loop.
-            let idle = known.complete && sweep.is_none();
+            let idle = known.is_complete() && sweep.is_none();
             let look = if idle { next_look } else { Instant::now() + LOOK };
             let wake = match (&done, self.enforced) {
                 (None, _) => look,

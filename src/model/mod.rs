@@ -62,7 +62,7 @@ pub use history::{UseHistory, UseSample, Used};
 pub use ids::{ContainerId, PodKey, PodUid, SandboxId};
 pub use json::{from_json, to_json_value};
 pub use k8s_openapi::api::core::v1 as k8s;
-pub use known::Known;
+pub use known::{Completeness, Known};
 pub use log_name::{LogKind, LogName, MOST_LOG_NAMES};
 pub use mountinfo::{MountEntry, parse_mountinfo};
 pub use object::{DataObject, Datum, NodeObjects, ObjectKey, ObjectKind, ObjectScope, ObjectSight};

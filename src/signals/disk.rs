@@ -53,7 +53,7 @@ struct FileSystem {
     pending: Option<(oneshot::Receiver<Answer>, Duration)>,
 }
 
-type Answer = (io::Result<FileSystemUse>, Duration);
+type Answer = io::Result<FileSystemUse>;
 type Ask = oneshot::Sender<Answer>;
 
 impl Disks {
@@ -278,9 +278,8 @@ impl FileSystem {
         let work = move || {
             // Ends with the other end of the channel.
             for answer in asked {
-                let found = look(&here);
                 // Whoever asked may have stopped waiting.
-                drop(answer.send((found, clock::now().boot)));
+                drop(answer.send(look(&here)));
             }
         };
         let thread = thread::Builder::new().name("file-system".to_owned()).stack_size(STACK);
@@ -304,7 +303,8 @@ impl FileSystem {
         matches!(pending, Some(Err(TryRecvError::Empty)))
     }
 
-    /// Waits for the answer. Cancel-safe: it is kept until it has come.
+    /// Waits for the answer, and returns it with the boot time of the question. Cancel-safe: it is
+    /// kept until it has come.
     async fn answer(&mut self, until: Instant) -> Result<(FileSystemUse, Duration), NoReading> {
         let Some((answer, since)) = &mut self.pending else { return Err(self.crashed()) };
         let since = *since;
@@ -313,12 +313,12 @@ impl FileSystem {
             return Err(NoReading::Hung { path: self.path.clone(), seconds });
         };
         self.pending = None;
-        let (found, at) = answered.map_err(|_| self.crashed())?;
+        let found = answered.map_err(|_| self.crashed())?;
         let found = found.map_err(|error| unreadable(&self.path, &error))?;
         if *self.device.get_or_insert(found.device) != found.device {
             return Err(NoReading::Moved { path: self.path.clone() });
         }
-        Ok((found, at))
+        Ok((found, since))
     }
 
     fn crashed(&self) -> NoReading {

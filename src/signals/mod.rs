@@ -73,6 +73,7 @@ impl Sample {
         }
         for (signal, why) in later.missing {
             self.readings.remove(&signal);
+            self.at_least.remove(&signal);
             self.missing.insert(signal, why);
         }
         self.at_least.extend(later.at_least);

@@ -219,7 +219,11 @@ fn what_runs_has_a_record_or_is_wished_is_no_leftover() {
     for pod in [&wished, &made, &ends, &foreign] {
         let uid = desired(pod).uid;
         let known = bench.known();
-        assert!(known.complete && known.uids.contains(&uid), "{:?}: {known:?}", desired(pod).key);
+        assert!(
+            known.is_complete() && known.uids.contains(&uid),
+            "{:?}: {known:?}",
+            desired(pod).key
+        );
     }
     bench.proxy.lift_all();
     for pod in ["made", "ends"] {

@@ -1,7 +1,11 @@
 //! The task against an API server of a few lines in this process.
 
 use super::*;
-use crate::{api::Clients, mirror::Deletion, model::k8s};
+use crate::{
+    api::Clients,
+    mirror::Deletion,
+    model::{Completeness, k8s},
+};
 use http::Method;
 use serde::Deserialize as _;
 use serde_json::{Value, json};
@@ -181,7 +185,7 @@ async fn a_mirror_lives_as_long_as_its_manifest() {
     assert!(pods.iter().all(|pod| pod["status"]["phase"] == "Running"), "{pods:?}");
     // What the watch shows late, or again, is no reason to write.
     bench.show(&pods);
-    bench.known.send_replace(Arc::new(Known { complete: true, ..Known::default() }));
+    bench.known.send_replace(Arc::new(Known { complete: Completeness::All, ..Known::default() }));
     bench.run(&[]);
     // The watch has not shown the end of the mirrors yet.
     bench.until(|report| *report == PodsReport { shown: 20, ..PodsReport::default() }).await;
@@ -300,7 +304,7 @@ fn the_mirror_of_a_pod_that_has_ended_is_needed() {
 async fn a_pod_that_is_left_out_goes_when_it_is_deleted() {
     let mut bench = Bench::new(None);
     show_left_out(&bench, "u1", None);
-    bench.known.send_replace(Arc::new(Known { complete: true, ..Known::default() }));
+    bench.known.send_replace(Arc::new(Known { complete: Completeness::All, ..Known::default() }));
     bench.until(|report| !report.left_out.is_empty()).await;
     assert_eq!(bench.requests(), [""; 0]);
     show_left_out(&bench, "u1", Some(Deletion { seconds: 30, held: false }));

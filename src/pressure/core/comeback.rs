@@ -247,11 +247,10 @@ impl Evictions {
         self.0.values().any(coming)
     }
 
-    /// Drops the records of pods that are no longer wished under this name and uid. Returns true
-    /// when there were any.
-    pub fn retain(&mut self, wished: impl Fn(&PodKey, &PodUid) -> bool) -> bool {
+    /// Drops the records of pods that are no longer wished. Returns true when there were any.
+    pub fn retain(&mut self, is_wished: impl Fn(&EvictionRecord) -> bool) -> bool {
         let before = self.0.len();
-        self.0.retain(|key, entry| wished(key, &entry.record.uid));
+        self.0.retain(|_, entry| is_wished(&entry.record));
         self.0.len() != before
     }
 

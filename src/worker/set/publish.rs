@@ -4,9 +4,10 @@
 use super::{State, WorkerSet};
 use crate::{
     admission::Cycle,
-    desired::{Completeness, Duplicate},
+    desired::Duplicate,
     model::{
-        CollectOrdered as _, Ending, ForeignPod, Known, PodKey, PodUid, SandboxState, priority_of,
+        CollectOrdered as _, Completeness, Ending, ForeignPod, Known, PodKey, PodUid, SandboxState,
+        priority_of,
     },
     plan::Occupancy,
     podspec::burstable_shares,
@@ -44,7 +45,10 @@ impl WorkerSet {
         let inspected = state.listed && state.uninspected.is_empty();
         let known = Known {
             listed: inspected && state.desired.told,
-            complete: inspected && state.desired.complete == Completeness::All,
+            complete: match inspected {
+                true => state.desired.complete,
+                false => Completeness::None,
+            },
             uids: wished.chain(recorded).chain(shown).chain(in_runtime).cloned().collect_ordered(),
             containers: observed
                 .flat_map(|pod| &pod.containers)

@@ -3,9 +3,10 @@
 use super::{admit::Admitted, asked::Pending};
 use crate::{
     admission::{Progress, StartOrder},
-    desired::{Completeness, Desired},
+    desired::Desired,
     model::{
-        MachineState, NodeObjects, ObservedPod, Origin, PodKey, PodUid, PressureOrders, RuntimeView,
+        Completeness, MachineState, NodeObjects, ObservedPod, Origin, PodKey, PodUid,
+        PressureOrders, RuntimeView,
     },
     plan::{Occupancy, Rollout, Wish},
     podspec::is_static,

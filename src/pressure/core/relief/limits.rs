@@ -82,9 +82,14 @@ impl Relief {
             let message = eviction.hold.message.clone();
             let cause = Cause::Limit(eviction.limit);
             self.evictions.evict(&eviction.candidate, cause, eviction.hold, seen.now);
-            let annotations = BTreeMap::new();
-            let report = ReliefAction::ReportEviction { key, uid, cause, message, annotations };
-            effects.actions.push(report);
+            effects.actions.push(ReliefAction::ReportEviction {
+                key,
+                uid,
+                cause,
+                read_at: None,
+                message,
+                annotations: BTreeMap::new(),
+            });
         }
         effects.save = true;
         self.state.acted(seen.now.boot);

@@ -31,7 +31,7 @@ use super::{
     threshold::Threshold,
 };
 use crate::model::{
-    CollectOrdered as _, DiskLayout, Now, PodKey, PodUid, PodUse, PodView, Pressure,
+    CollectOrdered as _, DiskLayout, Known, Now, PodKey, PodUid, PodUse, PodView, Pressure,
     PressureOrders, Readings, ReliefView, Signal, k8s, priority_of,
 };
 use page_cache::PageCache;
@@ -69,10 +69,8 @@ pub struct Seen<'a> {
     pub kubepods_known: bool,
     /// The published view of every pod.
     pub pods: &'a BTreeMap<PodKey, Arc<PodView>>,
-    /// The runtime was listed at least once since the agent started.
-    pub listed: bool,
-    /// The uids of all pods that are wished or still there; `None` while not every source was read.
-    pub known_uids: Option<&'a BTreeSet<PodUid>>,
+    /// Which pods are wished or still there.
+    pub known: &'a Known,
     /// The number of dead containers that are kept only for people to read.
     pub dead_containers: usize,
     /// The pods of [`Relief::leaving`] whose cgroups have no tasks.
@@ -132,6 +130,8 @@ pub enum ReliefAction {
         uid: PodUid,
         /// Why.
         cause: Cause,
+        /// Boot time of the reading of the signal; `None` for a limit.
+        read_at: Option<Duration>,
         /// Message of the event.
         message: String,
         /// Annotations of the event.
@@ -259,7 +259,7 @@ pub struct Relief {
     evictions: Evictions,
     /// The usage of all pods could be read at least once.
     kubepods_known: bool,
-    /// Boot time at which `Seen::listed` was first true.
+    /// Boot time at which `Known::listed` was first true.
     listed_since: Option<Duration>,
     page_cache: PageCache,
     memory: MemoryTrack,
@@ -327,6 +327,12 @@ impl Relief {
         self.disk.is_freeing_images()
     }
 
+    /// True while [`Outcome::Reclaimed`] is awaited.
+    #[must_use]
+    pub fn is_reclaiming(&self) -> bool {
+        self.page_cache.is_running()
+    }
+
     /// Takes in the result of an action.
     pub fn fold(&mut self, outcome: Outcome) {
         match outcome {
@@ -380,7 +386,7 @@ impl Relief {
     /// True when every pod that runs can be expected to have a view: after a start, the workers
     /// report one by one.
     fn pods_are_complete(&mut self, seen: &Seen<'_>) -> bool {
-        if !seen.listed {
+        if !seen.known.listed {
             return false;
         }
         let since = *self.listed_since.get_or_insert(seen.now.boot);
@@ -407,9 +413,10 @@ impl Relief {
         }
         let looked = self.evictions.look(&step.conditions, step.known, seen.now);
         effects.save |= looked.changed;
-        if let Some(uids) = seen.known_uids {
-            effects.save |= self.evictions.retain(|_, uid| uids.contains(uid));
-        }
+        effects.save |= self.evictions.retain(|record| match record.for_good {
+            true => !seen.known.is_gone_from_api(&record.uid),
+            false => !seen.known.is_gone(&record.uid),
+        });
         effects.comeback = looked.next_look;
         effects.actions.extend(looked.back.into_iter().map(ReliefAction::ReportComeback));
         ended
@@ -511,6 +518,7 @@ impl Relief {
             key: candidate.key.clone(),
             uid: candidate.uid.clone(),
             cause,
+            read_at: Some(acting.reading.at),
             message,
             annotations: eviction.annotations,
         });

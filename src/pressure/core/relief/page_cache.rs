@@ -62,6 +62,10 @@ impl PageCache {
         }
     }
 
+    pub(super) fn is_running(&self) -> bool {
+        matches!(self, Self::Running(_))
+    }
+
     pub(super) fn fold(&mut self, outcome: ReclaimOutcome) {
         if let Self::Running(request) = self {
             *self = match outcome {
@@ -129,6 +133,10 @@ impl Relief {
                     self.page_cache = PageCache::Untried;
                 }
                 return false;
+            }
+            // It may still add some spare memory, but not go on for ever.
+            PageCache::Running(request) if is_over && request.is_late(seen.now.boot) => {
+                (*request, ReclaimOutcome::Partial)
             }
             PageCache::Untried | PageCache::Running(_) => return false,
         };

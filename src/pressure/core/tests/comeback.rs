@@ -245,8 +245,8 @@ fn another_pod_of_the_name_begins_anew() {
     pod.uid = PodUid::from("edited");
     let record = evictions.evict(&pod.candidate(), MEMORY, hold(), at(60));
     assert_eq!((record.count, record.uid.as_str()), (1, "edited"));
-    assert!(!evictions.retain(|_, uid| uid.as_str() == "edited"));
-    assert!(evictions.retain(|_, uid| uid.as_str() == "web"));
+    assert!(!evictions.retain(|record| record.uid.as_str() == "edited"));
+    assert!(evictions.retain(|record| record.uid.as_str() == "web"));
     assert!(evictions.away().is_empty());
 }
 

@@ -3,10 +3,9 @@ mod api_pods;
 use super::{super::Handle, *};
 use crate::{
     admission::Progress,
-    desired::Completeness,
     model::{
-        MachineState, NetworkMode, ObservedPod, ObservedSandbox, Origin, SandboxState, Shutdown,
-        ShutdownPeriods, SourceKind, k8s,
+        Completeness, MachineState, NetworkMode, ObservedPod, ObservedSandbox, Origin,
+        SandboxState, Shutdown, ShutdownPeriods, SourceKind, k8s,
     },
     store::PodRecord,
     worker,

@@ -132,14 +132,16 @@ fn the_record_of_an_evicted_pod_goes_with_its_object() {
         assert!(!shown.iter().any(|line| line.contains("back")), "{shown:?}");
     }
     assert!(world.orders().evicted.contains_key(&PodKey::new("default", "hog")));
-    // Not every source was read: nothing is known of its object.
+    // The API server was not read: nothing is known of its object.
     world.pods.clear();
     world.round(1000);
     assert_eq!(world.orders().evicted.len(), 1);
-    world.known_uids = Some(BTreeSet::from([PodUid::from("hog")]));
+    // A source of static pods may be incomplete.
+    world.known.complete = Completeness::Api;
+    world.known.uids = BTreeSet::from([PodUid::from("hog")]);
     world.round(1000);
     assert_eq!(world.orders().evicted.len(), 1, "the object is still there");
-    world.known_uids = Some(BTreeSet::new());
+    world.known.uids.clear();
     world.round(1000);
     assert!(world.orders().evicted.is_empty() && world.saved());
 }

@@ -16,6 +16,18 @@ fn page_cache_is_reclaimed_before_a_pod_is_evicted() {
 }
 
 #[test]
+fn a_kernel_that_still_reclaims_is_stopped_when_memory_is_free() {
+    let mut world = hard_memory();
+    world.read(Signal::MemoryAvailable, 60 * MI);
+    assert_eq!(world.round(50), ["reclaim page cache"]);
+    world.read(Signal::MemoryAvailable, 140 * MI);
+    assert!(world.round(1000).is_empty() && world.relief.is_reclaiming(), "some is to be spare");
+    let stopped = "asked the kernel to reclaim page cache of pods, but it reclaimed less";
+    assert_eq!(world.round(1000), [stopped]);
+    assert!(!world.relief.is_reclaiming());
+}
+
+#[test]
 fn page_cache_that_grows_again_at_once_is_reclaimed_again() {
     let mut world = hard_memory();
     world.run(hog());

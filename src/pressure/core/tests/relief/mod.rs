@@ -6,7 +6,9 @@ mod memory;
 mod restart;
 
 use super::*;
-use crate::model::{ContainerInstance, HoldStop, PodView, Pressure, PressureOrders, Readings};
+use crate::model::{
+    Completeness, ContainerInstance, HoldStop, Known, PodView, Pressure, PressureOrders, Readings,
+};
 use std::collections::BTreeSet;
 
 /// A node whose readings, pods and clock the test sets. Actions are short texts such as
@@ -22,8 +24,7 @@ struct World {
     usage: BTreeMap<PodKey, PodUse>,
     /// Boot time of all readings; `None`: they are new in each round.
     read_at: Option<Duration>,
-    listed: bool,
-    known_uids: Option<BTreeSet<PodUid>>,
+    known: Known,
     kubepods_known: bool,
     dead_containers: usize,
     without_tasks: BTreeSet<PodUid>,
@@ -50,8 +51,7 @@ impl World {
             pods: BTreeMap::new(),
             usage: BTreeMap::new(),
             read_at: None,
-            listed: true,
-            known_uids: None,
+            known: Known { listed: true, ..Known::default() },
             kubepods_known: true,
             dead_containers: 0,
             without_tasks: BTreeSet::new(),
@@ -130,8 +130,7 @@ impl World {
             readings: &readings,
             kubepods_known: self.kubepods_known,
             pods: &self.pods,
-            listed: self.listed,
-            known_uids: self.known_uids.as_ref(),
+            known: &self.known,
             dead_containers: self.dead_containers,
             without_tasks: &self.without_tasks,
             now: self.now,

@@ -11,11 +11,11 @@ fn record(world: &World) -> EvictionRecord {
 fn no_pod_is_evicted_before_all_pods_are_reported() {
     let mut world = World::new(settings(thresholds("memory.available=100Mi", "", "", "")));
     world.run(hog());
-    world.listed = false;
+    world.known.listed = false;
     world.read(Signal::MemoryAvailable, 60 * MI);
     assert!(world.round(50).is_empty() && world.round(5000).is_empty());
     assert!(world.orders().conditions.contains(&Pressure::Memory), "the condition is known");
-    world.listed = true;
+    world.known.listed = true;
     assert!(world.round(50).is_empty(), "workers report one by one");
     assert!(world.round(900).is_empty());
     assert_eq!(world.round(100), ["reclaim page cache"]);
@@ -23,10 +23,10 @@ fn no_pod_is_evicted_before_all_pods_are_reported() {
 
 #[test]
 fn pods_are_evicted_while_a_manifest_is_refused() {
-    // A source that is incomplete for ever leaves `known_uids` empty.
+    // A source may be incomplete for ever.
     let mut world = hard_memory();
     world.run(hog());
-    assert!(world.known_uids.is_none());
+    assert!(!world.known.is_complete());
     world.read(Signal::MemoryAvailable, 60 * MI);
     world.round(50);
     without_page_cache(&mut world);
@@ -139,7 +139,7 @@ fn the_record_of_a_pod_that_is_not_wished_any_more_is_dropped() {
     let mut world = evicted_for_memory(hog());
     assert!(world.stop_of("hog").is_some());
     world.pods.clear();
-    world.known_uids = Some(BTreeSet::new());
+    world.known.complete = Completeness::All;
     world.round(50);
     assert!(world.saved() && world.stop_of("hog").is_none());
 }
