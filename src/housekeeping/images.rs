@@ -158,16 +158,13 @@ impl ImageGcTask {
             .get(&Signal::ImagefsAvailable)
             .copied();
         let Some(reading) = reading else { return };
-        match gc::to_free(&self.parts.settings, reading.available, reading.capacity) {
-            Ok(None) => {}
-            Ok(Some(wanted)) => {
-                order = plan.removable.into_iter().filter(|image| !order.contains(image)).collect();
-                let freed = self.remove(&order, Some(wanted), "space").await.bytes();
-                if freed < wanted {
-                    self.record(gc::not_enough(reading.available, reading.capacity, freed));
-                }
+        let (available, capacity) = (reading.available, reading.capacity);
+        if let Some(wanted) = gc::to_free(&self.parts.settings, available, capacity) {
+            order = plan.removable.into_iter().filter(|image| !order.contains(image)).collect();
+            let freed = self.remove(&order, Some(wanted), "space").await.bytes();
+            if freed < wanted {
+                self.record(gc::not_enough(available, capacity, freed));
             }
-            Err(event) => self.record(*event),
         }
     }
 

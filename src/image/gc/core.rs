@@ -139,6 +139,9 @@ pub struct ImageHistory {
     /// `/proc/sys/kernel/random/boot_id` of the boot times in here.
     boot_id: String,
     images: BTreeMap<String, Seen>,
+    /// Of the last look: images that were in use then have it as the time of their last use.
+    #[serde(skip)]
+    looked: Option<Moment>,
 }
 
 impl ImageHistory {
@@ -188,6 +191,7 @@ impl ImageHistory {
         if present.is_empty() {
             return;
         }
+        self.looked = Some(Moment::of(now));
         let ids: BTreeSet<&str> = present.iter().map(|image| image.id.as_str()).collect_ordered();
         let newer = |seen: &Seen| seen.first.boot.is_some_and(|boot| boot >= began);
         self.images.retain(|id, seen| ids.contains(id.as_str()) || newer(seen));
@@ -201,19 +205,22 @@ impl ImageHistory {
     }
 }
 
-/// By how much a time of use on disk may lag behind: an image that is in use is seen to be at the
-/// next start.
+/// By how much the time of use on disk may lag behind for an image that is still in use: it is seen
+/// to be at the next start.
 const LAG: Duration = Duration::from_secs(3600);
 
 impl ImageHistory {
-    /// Whether this is to be written in place of what was `saved`: other images, or later times by
-    /// an hour. Times of use change with every look, and a disk is not to be kept awake by them.
+    /// Whether this is to be written in place of what was `saved`: other images, the end of a use,
+    /// or times that are later by an hour. Times of use change with every look, and a disk is not to
+    /// be kept awake by them.
     #[must_use]
     pub fn is_worth_saving(&self, saved: &Self) -> bool {
         let alike = |(seen, old): (&Seen, &Seen)| {
             let times = (seen.used.map(|used| used.wall), old.used.map(|used| used.wall));
+            let in_use = seen.used.is_some() && seen.used == self.looked;
             let near = match times {
-                (Some(new), Some(old)) => new.duration_since(old).unsigned_abs() < LAG,
+                (Some(new), Some(old)) if in_use => new.duration_since(old).unsigned_abs() < LAG,
+                (Some(new), Some(old)) => new == old,
                 (None, None) => true,
                 (Some(_), None) | (None, Some(_)) => false,
             };
@@ -308,25 +315,15 @@ pub fn plan(
 
 /// How much is to be freed on a file system with so many bytes, to get it from the high threshold
 /// down to the low one. `None`: it is below the high one.
-///
-/// # Errors
-/// The event about a file system without capacity.
-pub fn to_free(
-    settings: &GcSettings,
-    available: u64,
-    capacity: u64,
-) -> Result<Option<u64>, Box<Event>> {
-    if capacity == 0 {
-        let message = "invalid capacity 0 on image filesystem".to_owned();
-        return Err(Box::new(node_event("InvalidDiskCapacity", message)));
-    }
+#[must_use]
+pub fn to_free(settings: &GcSettings, available: u64, capacity: u64) -> Option<u64> {
     if used_percent(available, capacity) < u64::from(settings.high_percent) {
-        return Ok(None);
+        return None;
     }
     let free = 100_u64.saturating_sub(u64::from(settings.low_percent));
     let wanted = u128::from(capacity) * u128::from(free) / 100;
     let wanted = u64::try_from(wanted).unwrap_or(u64::MAX);
-    Ok(Some(wanted.saturating_sub(available)).filter(|bytes| *bytes > 0))
+    Some(wanted.saturating_sub(available)).filter(|bytes| *bytes > 0)
 }
 
 /// Whole percent, as the kubelet counts: what is available is rounded down.
