@@ -10,7 +10,7 @@ use crate::{
         AFTER, ClusterView, Ending, FileVerdict, NodeConditions, NodeView, Origin, PlegView,
         PodKey, Position, PressureOrders, PressureView, Problem, SourceView,
     },
-    pleg::Health,
+    pleg::{Health, NOT_ASKED},
     publish::{PublishIfChanged as _, any_changed, changed_if_there},
     store::{Store, parse_saved},
     worker::SetView,
@@ -38,8 +38,9 @@ pub(crate) struct NodeViewTask {
     pub pressure: watch::Receiver<Arc<PressureView>>,
     /// The pressures that hold.
     pub orders: watch::Receiver<Arc<PressureOrders>>,
-    /// The node's conditions, with the times of an earlier run.
     pub conditions: NodeConditions,
+    /// Those of an earlier run, until this one knows for the first time which of them hold.
+    pub saved_conditions: Option<NodeConditions>,
     /// The view of the cluster; `None` without `--kubeconfig`.
     pub cluster: Option<watch::Receiver<Option<Arc<ClusterView>>>>,
     pub published: watch::Sender<Arc<NodeView>>,
@@ -47,8 +48,8 @@ pub(crate) struct NodeViewTask {
 }
 
 /// The conditions of an earlier run of the agent.
-pub(crate) fn restored_conditions(saved: Option<serde_json::Value>) -> NodeConditions {
-    NodeConditions::restored(parse_saved(saved, "the saved conditions of the node"))
+pub(crate) fn saved_conditions(saved: Option<serde_json::Value>) -> NodeConditions {
+    parse_saved(saved, "the saved conditions of the node")
 }
 
 impl NodeViewTask {
@@ -79,10 +80,16 @@ impl NodeViewTask {
     /// Publishes the current conditions and the current view. It does not wait, so the first view
     /// can be published before the server starts.
     pub(crate) fn publish(&mut self) {
-        let pressure = self.orders.borrow_and_update().conditions.clone();
-        let runtime = not_ready(&self.health.borrow());
+        let orders = Arc::clone(&self.orders.borrow_and_update());
+        let health = Arc::clone(&self.health.borrow());
         let shutdown = self.ending.borrow().shutdown.is_some();
-        self.conditions.update(&pressure, runtime, shutdown, clock::now());
+        self.conditions.update(&orders.conditions, not_ready(&health), shutdown, clock::now());
+        if let Some(saved) = &self.saved_conditions {
+            self.conditions.resume(saved);
+            if orders.known && is_known(&health) {
+                self.saved_conditions = None;
+            }
+        }
         self.published_conditions.publish_if_changed(Arc::new(self.conditions.clone()));
         let view = self.assemble();
         self.published.send_replace(Arc::new(view));
@@ -149,6 +156,12 @@ pub(crate) async fn save_conditions(
         }
         saved = Some(current);
     }
+}
+
+/// Whether the runtime has said, or failed to say, whether it can run pods.
+fn is_known(health: &Health) -> bool {
+    let not_ready = health.runtime.not_ready.as_deref();
+    not_ready.is_some_and(|why| why != NOT_ASKED) || self::not_ready(health).is_empty()
 }
 
 /// Every reason why the runtime can't run pods, in the kubelet's order.

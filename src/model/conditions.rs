@@ -38,10 +38,20 @@ impl ConditionState {
 }
 
 impl NodeConditions {
-    /// Continues with the times that an earlier run of the agent has saved.
-    #[must_use]
-    pub fn restored(saved: Self) -> Self {
-        Self { pressure: saved.pressure, ready: saved.ready, ..Self::default() }
+    /// Gives the conditions that are as an earlier run of the agent has saved them their times from
+    /// there.
+    pub fn resume(&mut self, saved: &Self) {
+        let resume = |state: &mut ConditionState, saved: Option<&ConditionState>| {
+            if let Some(saved) = saved.filter(|saved| saved.holds == state.holds) {
+                state.since = saved.since;
+            }
+        };
+        for (pressure, state) in &mut self.pressure {
+            resume(state, saved.pressure.get(pressure));
+        }
+        if let Some(ready) = &mut self.ready {
+            resume(ready, saved.ready.as_ref());
+        }
     }
 
     /// Takes in what holds now. A condition that stays as it is keeps its time.
@@ -102,8 +112,13 @@ mod tests {
         conditions.update(&memory, Vec::new(), false, at(30));
         assert_eq!(conditions.held().collect::<Vec<_>>(), [Pressure::Memory]);
         let text = serde_json::to_string(&conditions).unwrap();
-        let mut conditions = NodeConditions::restored(serde_json::from_str(&text).unwrap());
+        let saved: NodeConditions = serde_json::from_str(&text).unwrap();
+        let mut conditions = NodeConditions::default();
+        // Nothing was read yet, and the runtime was not asked.
+        conditions.update(&nothing, vec!["not asked".to_owned()], false, at(39));
+        conditions.resume(&saved);
         conditions.update(&memory, Vec::new(), false, at(40));
+        conditions.resume(&saved);
         let since = |conditions: &NodeConditions, pressure| conditions.pressure[&pressure].since;
         assert_eq!(since(&conditions, Pressure::Memory), at(20).wall);
         assert_eq!(since(&conditions, Pressure::Disk), at(10).wall);

@@ -157,6 +157,9 @@ const LOOKS: usize = 64;
 /// Updates that may wait to be read; further ones are merged into one.
 const UPDATES: usize = 16;
 
+/// Why the runtime is not ready before its first answer.
+pub const NOT_ASKED: &str = "container runtime status check may not have completed yet";
+
 impl Pleg {
     /// The loop, the handle to ask it, and what it hands on. Run it with [`Pleg::run`].
     #[must_use]
@@ -173,9 +176,7 @@ impl Pleg {
             hung: Vec::new(),
             runtime: RuntimeView {
                 endpoint: client.endpoint().to_owned(),
-                not_ready: Some(
-                    "container runtime status check may not have completed yet".to_owned(),
-                ),
+                not_ready: Some(NOT_ASKED.to_owned()),
                 network_not_ready: Some("network state unknown".to_owned()),
                 ..RuntimeView::default()
             },
