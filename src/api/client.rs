@@ -4,7 +4,7 @@
 //! The content of the kubeconfig comes from [`super::connection`], read and checked.
 
 use super::{
-    ApiError, Credentials, REQUEST_DEADLINE, answer,
+    ApiError, Credentials, REQUEST_DEADLINE, WRITE_DEADLINE, answer,
     tls::{self, TlsError},
 };
 use crate::{
@@ -306,6 +306,32 @@ pub async fn call<T: DeserializeOwned>(
     path: &str,
     body: Option<&(impl Serialize + Sync)>,
 ) -> Result<T, ApiError> {
+    call_within(client, REQUEST_DEADLINE, verb, path, body).await
+}
+
+/// As [`call`], with the [`WRITE_DEADLINE`].
+///
+/// # Errors
+/// When the API server refuses it, or does not answer in time.
+///
+/// # Cancel safety
+/// Dropping it leaves open whether the request was carried out.
+pub async fn write<T: DeserializeOwned>(
+    client: &ApiClient,
+    verb: Verb,
+    path: &str,
+    body: Option<&(impl Serialize + Sync)>,
+) -> Result<T, ApiError> {
+    call_within(client, WRITE_DEADLINE, verb, path, body).await
+}
+
+async fn call_within<T: DeserializeOwned>(
+    client: &ApiClient,
+    deadline: Duration,
+    verb: Verb,
+    path: &str,
+    body: Option<&(impl Serialize + Sync)>,
+) -> Result<T, ApiError> {
     let failed = |error: &dyn std::error::Error| ApiError::Failed(error.to_string());
     let bytes = body.map(serde_json::to_vec).transpose().map_err(|error| failed(&error))?;
     let content = match verb {
@@ -323,9 +349,7 @@ pub async fn call<T: DeserializeOwned>(
         let body = answer::accepted(client.send(request).await?).await?;
         answer::object(&answer::text(body, answer::MAX_OBJECT_BYTES).await?)
     };
-    tokio::time::timeout(REQUEST_DEADLINE, asked)
-        .await
-        .unwrap_or(Err(ApiError::Late(REQUEST_DEADLINE)))
+    tokio::time::timeout(deadline, asked).await.unwrap_or(Err(ApiError::Late(deadline)))
 }
 
 /// A body that is there at once.

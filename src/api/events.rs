@@ -3,13 +3,14 @@
 //! The log is bounded and aggregates by itself, so that an absence of any length costs no more
 //! memory than the log, and ends in one write per entry with the count that it has by then.
 
-use super::{ApiError, Clients, Link, Pause, Verb, call};
+use super::{ApiError, Clients, Link, Pause, Verb, write};
 use crate::{
     clock,
     event::{Entry, EventLog, MAX_ENTRIES, to_object},
     model::{Bucket, k8s},
     publish::PublishIfChanged as _,
 };
+use serde::de::IgnoredAny;
 use serde_json::json;
 use std::{
     collections::{HashMap, HashSet},
@@ -19,7 +20,7 @@ use std::{
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
-/// Writes about one object: so many at once, and one more in so many seconds (the kubelet's spam
+/// Writes of one type about one object: so many at once, and one more in so many seconds (the kubelet's spam
 /// filter).
 const OBJECT_BURST: u32 = 25;
 const OBJECT_REFILL: Duration = Duration::from_secs(300);
@@ -43,7 +44,7 @@ pub struct EventsTask {
 
 /// Counts that the server was told, by number of the entry.
 type Written = HashMap<u64, u32>;
-/// When each object may have all of its writes again, by boot time.
+/// When each [`subject_of`] events may have all of its writes again, by boot time.
 type Allowances = HashMap<String, Duration>;
 
 impl EventsTask {
@@ -109,12 +110,7 @@ impl EventsTask {
                 continue;
             }
             let now = clock::now().boot;
-            let involved = &object.involved_object;
-            let subject = format!(
-                "{}/{}",
-                involved.namespace.as_deref().unwrap_or_default(),
-                involved.name.as_deref().unwrap_or_default()
-            );
+            let subject = subject_of(&object);
             if !may_write(allowances, &subject, now) {
                 pass.wait = LATER;
                 continue;
@@ -184,6 +180,12 @@ fn is_written(entry: &Entry, written: &Written) -> bool {
     written.get(&entry.number) == Some(&entry.count)
 }
 
+/// Events of one type about one incarnation of an object share an allowance.
+fn subject_of(event: &k8s::Event) -> String {
+    let (kind, uid) = (event.type_.as_deref(), event.involved_object.uid.as_deref());
+    format!("{} {}", kind.unwrap_or_default(), uid.unwrap_or_default())
+}
+
 fn may_write(allowances: &mut Allowances, subject: &str, now: Duration) -> bool {
     allowances.retain(|_, full_at| *full_at > now);
     let full_at = allowances.get(subject).copied().unwrap_or(now);
@@ -207,14 +209,14 @@ async fn send(clients: &Clients, object: &k8s::Event, known: bool) -> Result<(),
             "message": object.message,
         });
         let path = format!("{events}/{name}");
-        match call::<serde::de::IgnoredAny>(&clients.main, Verb::Patch, &path, Some(&patch)).await {
+        match write::<IgnoredAny>(&clients.main, Verb::Patch, &path, Some(&patch)).await {
             Ok(_) => return Ok(()),
             // It has expired there.
             Err(error) if error.is_not_found() => {}
             Err(error) => return settled(error),
         }
     }
-    match call::<serde::de::IgnoredAny>(&clients.main, Verb::Create, &events, Some(object)).await {
+    match write::<IgnoredAny>(&clients.main, Verb::Create, &events, Some(object)).await {
         Ok(_) => Ok(()),
         Err(error) => settled(error),
     }

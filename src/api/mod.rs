@@ -41,7 +41,7 @@ mod startup;
 mod tls;
 mod view;
 
-pub use client::{ApiClient, Clients, Connector, Verb, call};
+pub use client::{ApiClient, Clients, Connector, Verb, call, write};
 pub use connection::{Link, link_channel};
 pub use credentials::Credentials;
 pub use error::{ApiError, Status};
@@ -61,6 +61,10 @@ use std::time::Duration;
 
 /// A request that has no answer after this long has failed (the kubelet's heartbeat deadline).
 pub const REQUEST_DEADLINE: Duration = Duration::from_secs(10);
+/// As [`REQUEST_DEADLINE`], for writes of pods and events. An admission webhook may take 30 s and
+/// 10 s by default, and one that may fail counts as having failed only when the API server has
+/// waited for that long.
+pub const WRITE_DEADLINE: Duration = Duration::from_secs(35);
 /// The longest pause between two tries of anything. Longer ones are what makes a node stay away
 /// after its API server is back.
 pub const MAX_PAUSE: Duration = Duration::from_secs(2);

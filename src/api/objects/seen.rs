@@ -43,6 +43,8 @@ impl Watched for SeenObject {
 impl Watched for SeenService {
     /// 16,000 Services with two ports.
     const MAX_WEIGHT: usize = 8 << 20;
+    /// One Service that is too large takes its variables from pods, not those of all others.
+    const LEAVES_OUT: bool = true;
 
     fn key(&self) -> String {
         format!("{}/{}", self.0.namespace, self.0.name)

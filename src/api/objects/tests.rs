@@ -130,7 +130,7 @@ impl Server {
     fn put(&mut self, key: &str, rest: Value) {
         let (namespace, name) = key.split_once('/').unwrap().1.split_once('/').unwrap();
         let mut object = rest;
-        object["metadata"] = json!({"name": name, "namespace": namespace});
+        object["metadata"] = json!({"name": name, "namespace": namespace, "uid": name});
         self.objects.insert(key.to_owned(), object.clone());
         self.send(key, "MODIFIED", &object);
     }
@@ -409,6 +409,28 @@ async fn services_of_the_pods_namespaces_are_published() {
     bench.server(|server| server.delete("services/ns/db"));
     bench.until("one is left", |objects| names(objects).is_some_and(|all| all.len() == 1)).await;
     assert_eq!(*bench.trouble.borrow(), None);
+}
+
+#[tokio::test]
+async fn a_service_that_is_too_large_takes_nothing_from_others() {
+    let mut bench = Bench::new();
+    bench.server(|server| {
+        let ports = |count| (1..=count).map(|port| json!({"port": port})).collect::<Vec<_>>();
+        let spec = |count| json!({"spec": {"clusterIP": "10.0.0.1", "ports": ports(count)}});
+        server.put("services/ns/db", spec(1));
+        server.put("services/ns/wide", spec(30_000));
+    });
+    bench.run(&[pod("a", &json!([]))]);
+    let known = |objects: &NodeObjects| {
+        let services = objects.api.services.clone();
+        services.is_some_and(|all| all.of_namespace("ns").map(|one| &*one.name).eq(["db"]))
+    };
+    bench.until("the other is known", known).await;
+    let told = bench.trouble.wait_for(Option::is_some);
+    let told = tokio::time::timeout(PATIENCE, told).await.unwrap().unwrap().clone();
+    let expected =
+        "pods have no variables of the Service ns/wide: the object has more than 25000 values";
+    assert_eq!(told.as_deref(), Some(expected));
 }
 
 #[tokio::test]

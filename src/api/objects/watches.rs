@@ -245,15 +245,22 @@ impl Watches {
         cache.whole.then(|| Arc::new(wanted.map(|seen| Arc::clone(&seen.0)).collect()))
     }
 
-    /// Why the watch of Services or of RuntimeClasses does not go on, for people.
+    /// Why the watch of Services or of RuntimeClasses does not go on, or which Service is left out,
+    /// for people.
     pub(super) fn trouble(&self) -> Option<String> {
-        let services = self.services.as_ref().and_then(|(cache, _)| cache.borrow().trouble.clone());
+        let cache = self.services.as_ref().map(|(cache, _)| Arc::clone(&cache.borrow()));
+        let services = cache.as_ref().and_then(|cache| cache.trouble.clone());
+        let left_out = cache.and_then(|cache| {
+            let (key, first) = cache.left_out.first_key_value()?;
+            Some(format!("pods have no variables of the Service {key}: {}", first.why))
+        });
         let classes = self.runtime_classes.as_ref();
         let classes = classes.and_then(|(cache, _)| cache.borrow().trouble.clone());
         let told = |what: &str, why: String| format!("{what} can't be watched: {why}");
         services
             .map(|why| told("Services", why))
             .or_else(|| classes.map(|why| told("RuntimeClasses", why)))
+            .or(left_out)
     }
 
     /// The handlers of all RuntimeClasses; `None` until they were read.

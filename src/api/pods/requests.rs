@@ -1,7 +1,7 @@
 //! The request of a step, and what its answer means.
 
 use crate::{
-    api::{ApiClient, ApiError, Status, Verb, call},
+    api::{ApiClient, ApiError, Status, Verb, write},
     mirror::{Answer, Denial, MirrorStep, SeenPod},
     model::PodKey,
 };
@@ -30,13 +30,13 @@ pub(super) async fn carry_out(client: &ApiClient, key: &PodKey, step: &MirrorSte
     let body = step.body();
     let answer = if verb == Verb::Delete {
         // The pod as it was last, or a Status: only what is still there is of interest.
-        let deleted = Box::pin(call::<Value>(client, verb, &path, body.as_ref())).await;
+        let deleted = Box::pin(write::<Value>(client, verb, &path, body.as_ref())).await;
         deleted.map(|object| match serde_json::from_value::<SeenPod>(object) {
             Ok(pod) if pod.is_held() => Answer::Pod(Arc::new(pod)),
             Ok(_) | Err(_) => Answer::Gone,
         })
     } else {
-        let pod = Box::pin(call::<SeenPod>(client, verb, &path, body.as_ref())).await;
+        let pod = Box::pin(write::<SeenPod>(client, verb, &path, body.as_ref())).await;
         pod.map(|pod| Answer::Pod(Arc::new(pod)))
     };
     answer.unwrap_or_else(|error| meaning(verb, &error))
