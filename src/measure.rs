@@ -3,7 +3,7 @@
 
 use crate::{
     cri::{RuntimeClient, WritePlaces},
-    model::{CollectOrdered as _, ContainerId, PodViews, Space},
+    model::{CollectOrdered as _, ContainerId, PodUid, PodViews, Space},
     signals::{Measured, Measurer, Parts, PodPlaces},
 };
 use std::{
@@ -101,11 +101,13 @@ impl PodMeasurer {
     }
 
     /// The containers of pods that have not stopped for which it is unknown where they write.
-    /// Forgets all containers that are gone.
+    /// Forgets all containers and pods that are gone.
     fn unknown_containers(&mut self, everyone: &PodViews) -> Vec<ContainerId> {
         let live = everyone.values().filter(|view| !view.has_stopped());
         let ids = live.flat_map(|view| view.containers.iter().map(|one| one.id.clone()));
         let ids: BTreeSet<ContainerId> = ids.collect_ordered();
+        let uids: BTreeSet<&PodUid> = everyone.values().map(|view| &view.uid).collect_ordered();
+        self.measurer.keep(|uid| uids.contains(uid));
         self.write_places.retain(|id, _| ids.contains(id));
         ids.into_iter().filter(|id| !self.write_places.contains_key(id)).collect()
     }

@@ -39,8 +39,8 @@ pub(crate) struct NodeViewTask {
     /// The pressures that hold.
     pub orders: watch::Receiver<Arc<PressureOrders>>,
     pub conditions: NodeConditions,
-    /// Those of an earlier run, until this one knows for the first time which of them hold.
-    pub saved_conditions: Option<NodeConditions>,
+    /// Those of an earlier run, each until this one knows for the first time whether it holds.
+    pub saved_conditions: NodeConditions,
     /// The view of the cluster; `None` without `--kubeconfig`.
     pub cluster: Option<watch::Receiver<Option<Arc<ClusterView>>>>,
     pub published: watch::Sender<Arc<NodeView>>,
@@ -84,11 +84,13 @@ impl NodeViewTask {
         let health = Arc::clone(&self.health.borrow());
         let shutdown = self.ending.borrow().shutdown.is_some();
         self.conditions.update(&orders.conditions, not_ready(&health), shutdown, clock::now());
-        if let Some(saved) = &self.saved_conditions {
-            self.conditions.resume(saved);
-            if orders.known && is_known(&health) {
-                self.saved_conditions = None;
-            }
+        let saved = &mut self.saved_conditions;
+        self.conditions.resume(saved);
+        if orders.known {
+            saved.pressure.clear();
+        }
+        if is_known(&health) {
+            saved.ready = None;
         }
         self.published_conditions.publish_if_changed(Arc::new(self.conditions.clone()));
         let view = self.assemble();

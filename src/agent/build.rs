@@ -236,7 +236,7 @@ pub(super) async fn spawn_all(
         pressure,
         orders: orders_of_view,
         conditions: NodeConditions::default(),
-        saved_conditions: Some(saved_conditions(loaded.conditions.take())),
+        saved_conditions: saved_conditions(loaded.conditions.take()),
         published_conditions,
         cluster: config.cluster.kubeconfig.is_some().then_some(cluster),
         published,

@@ -20,12 +20,14 @@ use std::{
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
-/// Writes of one type about one object: so many at once, and one more in so many seconds (the kubelet's spam
-/// filter).
+/// Writes of one type about one object: so many at once, and one more in so many seconds (the
+/// kubelet's spam filter).
 const OBJECT_BURST: u32 = 25;
 const OBJECT_REFILL: Duration = Duration::from_secs(300);
 /// Between two looks at what had to wait.
 const LATER: Duration = Duration::from_secs(10);
+/// A write that takes this long probably waits for a webhook.
+const SLOW: Duration = Duration::from_secs(5);
 
 /// The task.
 #[derive(Debug)]
@@ -44,7 +46,7 @@ pub struct EventsTask {
 
 /// Counts that the server was told, by number of the entry.
 type Written = HashMap<u64, u32>;
-/// When each [`subject_of`] events may have all of its writes again, by boot time.
+/// When each subject ([`subject_of`]) may have all of its writes again, by boot time.
 type Allowances = HashMap<String, Duration>;
 
 impl EventsTask {
@@ -119,7 +121,10 @@ impl EventsTask {
                 tokio::time::sleep(rest).await;
             }
             let known = written.contains_key(&entry.number);
-            match send(clients, &object, known).await {
+            let begun = clock::now().boot;
+            let sent = send(clients, &object, known).await;
+            let took = clock::now().boot.saturating_sub(begun);
+            match sent {
                 Ok(()) => {
                     charge(allowances, subject, now);
                     written.insert(entry.number, entry.count);
@@ -131,6 +136,7 @@ impl EventsTask {
                     }
                 }
             }
+            pass.note_time(took, &object);
         }
         self.publish_waiting(log, written);
         Ok(pass.wait)
@@ -146,7 +152,7 @@ impl EventsTask {
 struct Pass {
     /// Before the next one, when nothing happens meanwhile.
     wait: Duration,
-    /// The namespace of the write that had no answer in time.
+    /// The namespace of the write whose answer came late, or never.
     late_in: Option<String>,
 }
 
@@ -160,6 +166,14 @@ impl Pass {
     /// Events of a namespace whose webhook hangs wait for the next pass.
     fn leaves_out(&self, event: &k8s::Event) -> bool {
         self.late_in.is_some() && self.late_in == event.metadata.namespace
+    }
+
+    /// The other events of a namespace wait when one of them took long, whatever came of it.
+    fn note_time(&mut self, took: Duration, event: &k8s::Event) {
+        if took >= SLOW && self.late_in.is_none() {
+            self.late_in.clone_from(&event.metadata.namespace);
+            self.wait = LATER;
+        }
     }
 
     /// Goes on after a failure that may have to do with this event alone. If the API server itself
@@ -182,8 +196,8 @@ fn is_written(entry: &Entry, written: &Written) -> bool {
 
 /// Events of one type about one incarnation of an object share an allowance.
 fn subject_of(event: &k8s::Event) -> String {
-    let (kind, uid) = (event.type_.as_deref(), event.involved_object.uid.as_deref());
-    format!("{} {}", kind.unwrap_or_default(), uid.unwrap_or_default())
+    let (type_, uid) = (event.type_.as_deref(), event.involved_object.uid.as_deref());
+    format!("{} {}", type_.unwrap_or_default(), uid.unwrap_or_default())
 }
 
 fn may_write(allowances: &mut Allowances, subject: &str, now: Duration) -> bool {
@@ -315,6 +329,24 @@ mod tests {
     }
 
     #[test]
+    fn a_pod_that_replaces_another_has_an_allowance_of_its_own() {
+        let event = |type_: &str, uid: &str| {
+            let mut event = to_object(&log_of(1).entries[0], "n1");
+            event.type_ = Some(type_.to_owned());
+            event.involved_object.uid = Some(uid.to_owned());
+            subject_of(&event)
+        };
+        let (mut allowances, now) = (Allowances::new(), Duration::from_secs(1000));
+        for _ in 0..OBJECT_BURST {
+            assert!(may_write(&mut allowances, &event("Normal", "u1"), now));
+            charge(&mut allowances, event("Normal", "u1"), now);
+        }
+        assert!(!may_write(&mut allowances, &event("Normal", "u1"), now));
+        assert!(may_write(&mut allowances, &event("Warning", "u1"), now));
+        assert!(may_write(&mut allowances, &event("Normal", "u2"), now));
+    }
+
+    #[test]
     fn a_webhook_that_hangs_holds_up_one_namespace_alone() {
         let event = |namespace: &str| {
             let mut event = to_object(&log_of(1).entries[0], "n1");
@@ -328,6 +360,12 @@ mod tests {
         assert_eq!([pass.leaves_out(&event("a")), pass.leaves_out(&event("b"))], [true, false]);
         assert_eq!(pass.wait, LATER);
         assert_eq!(pass.go_on_after(late(), &event("b")), Err(late()), "the server hangs");
+        let mut pass = Pass::default();
+        pass.note_time(SLOW - Duration::from_millis(1), &event("a"));
+        assert_eq!((pass.leaves_out(&event("a")), pass.wait), (false, Duration::MAX));
+        pass.note_time(SLOW, &event("a"));
+        assert_eq!([pass.leaves_out(&event("a")), pass.leaves_out(&event("b"))], [true, false]);
+        assert_eq!(pass.wait, LATER, "its answer came, but late");
         let away = || ApiError::Failed("connection refused".to_owned());
         assert_eq!(Pass::default().go_on_after(away(), &event("a")), Err(away()));
     }

@@ -61,10 +61,10 @@ use std::time::Duration;
 
 /// A request that has no answer after this long has failed (the kubelet's heartbeat deadline).
 pub const REQUEST_DEADLINE: Duration = Duration::from_secs(10);
-/// As [`REQUEST_DEADLINE`], for writes of pods and events. An admission webhook may take 30 s and
-/// 10 s by default, and one that may fail counts as having failed only when the API server has
-/// waited for that long.
-pub const WRITE_DEADLINE: Duration = Duration::from_secs(35);
+/// As [`REQUEST_DEADLINE`], for writes of pods and events, which go through admission webhooks: the
+/// API server waits for a webhook that hangs, for 10 s by default. If the agent gave up before, a
+/// webhook that may fail (`failurePolicy: Ignore`) would make every write fail.
+pub const WRITE_DEADLINE: Duration = Duration::from_secs(15);
 /// The longest pause between two tries of anything. Longer ones are what makes a node stay away
 /// after its API server is back.
 pub const MAX_PAUSE: Duration = Duration::from_secs(2);

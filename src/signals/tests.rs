@@ -520,6 +520,11 @@ async fn a_pod_without_a_turn_comes_first_the_next_time() {
     let measured = measure(&measurer, &pods[1..]).await;
     assert!(measured.iter().all(|pod| pod.usage.logs.is_none()));
     assert_eq!(measurer.in_order(&pods).map(|(nth, _)| nth).collect::<Vec<_>>(), [1, 2, 0]);
+    measure(&measurer, &pods[1..]).await;
+    let none = measure(&measurer, &[]).await;
+    assert!(none.is_empty());
+    measurer.keep(|uid| uid.as_str() != "b");
+    assert_eq!(measurer.in_order(&pods).map(|(nth, _)| nth).collect::<Vec<_>>(), [2, 0, 1]);
     drop(taken);
     measurer.turn_patience = SOON;
     let measured = measure(&measurer, &pods).await;

@@ -17,7 +17,7 @@ use crate::{
 };
 use std::{
     collections::{BTreeMap, BTreeSet},
-    fs, mem,
+    fs,
     path::PathBuf,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
     time::Duration,
@@ -95,7 +95,7 @@ pub struct Measured {
 pub struct Measurer {
     pub(super) turns: Turns,
     pub(super) turn_patience: Duration,
-    /// The pods that had no turn the last time. They come first the next time.
+    /// The pods that had no turn when they were measured last. They come first the next time.
     turned_away: Arc<Mutex<BTreeSet<PodUid>>>,
 }
 
@@ -223,15 +223,20 @@ impl Measurer {
 
 impl Measurer {
     /// The pods, with their places in `pods`, in the order in which they get turns: first those that
-    /// had none the last time. That is forgotten with this call.
+    /// had none when they were measured last. That is forgotten with this call.
     pub(super) fn in_order<'a>(
         &self,
         pods: &'a [PodPlaces],
     ) -> impl Iterator<Item = (usize, &'a PodPlaces)> + use<'a> {
-        let before = mem::take(&mut *lock(&self.turned_away));
+        let mut turned_away = lock(&self.turned_away);
         let (first, then): (Vec<_>, Vec<_>) =
-            pods.iter().enumerate().partition(|(_, pod)| before.contains(&pod.uid));
+            pods.iter().enumerate().partition(|(_, pod)| turned_away.remove(&pod.uid));
         first.into_iter().chain(then)
+    }
+
+    /// Forgets the pods that are gone.
+    pub fn keep(&self, is_there: impl Fn(&PodUid) -> bool) {
+        lock(&self.turned_away).retain(is_there);
     }
 
     /// The size of the logs of each container of a pod. `None` when they can't be measured

@@ -43,7 +43,7 @@ use core::Plugin;
 use ownership::FsGroup;
 use place::{Medium, Place};
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, BTreeSet},
     fmt, io,
     path::{Path, PathBuf},
     sync::Arc,
@@ -327,7 +327,7 @@ impl Volumes {
                 spec,
                 memory_limit: memory_limit_bytes,
                 claimed: &prepared.claimed,
-                in_use: prepared.in_use,
+                in_use: prepared.in_use.contains(&volume.name),
                 files: prepared.files.remove(&volume.name),
                 nfs_failure: prepared.nfs_failures.remove(&volume.name),
             };
@@ -388,12 +388,12 @@ impl Volumes {
             |limit| core::tmpfs_size([self.inner.allocatable_memory, inputs.memory_limit, limit]);
         let fs_group = inputs.fs_group();
         match core::kind_of(volume, inputs.claimed)? {
-            core::VolumeKind::HostPath { .. } | core::VolumeKind::Local { .. } if inputs.in_use => {
-                Ok(())
-            }
+            core::VolumeKind::HostPath { .. } if inputs.in_use => Ok(()),
             core::VolumeKind::HostPath { path, kind, .. } => host_path::check(&path, kind),
             core::VolumeKind::Local { path, read_only, options } => {
-                local::check(&path)?;
+                if !inputs.in_use {
+                    local::check(&path)?;
+                }
                 if !options.is_empty() {
                     let directory = place(Plugin::Local).directory();
                     local::mount_at(&directory, &path, &options, read_only)?;
@@ -478,9 +478,9 @@ pub struct Prepared {
     pub nfs_failures: NfsFailures,
     /// The pod's PersistentVolumes.
     pub claimed: ClaimedVolumes,
-    /// The pod has a sandbox that runs. Paths of the host were checked before it was made, and are
-    /// what the containers have: nothing is checked, made or mounted there again.
-    pub in_use: bool,
+    /// The volumes that a running container has. Their paths on the host were checked before it
+    /// started, and what has become of them since concerns nobody.
+    pub in_use: BTreeSet<String>,
 }
 
 fn check_name(name: &str) -> Result<(), VolumeError> {

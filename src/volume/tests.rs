@@ -321,10 +321,10 @@ fn only_mounted_volumes_are_set_up_and_every_failure_is_named() {
     assert!(failed.to_string().contains("unmounted volumes=[a c]"), "{failed}");
     assert!(root.empty_dir("b").is_dir());
     assert!(!root.empty_dir("unused").exists());
-    let prepared = Prepared { in_use: true, ..Prepared::default() };
+    let prepared = Prepared { in_use: ["a".to_owned()].into(), ..Prepared::default() };
     let failed = root.volumes.setup(&pod, &uid(), None, prepared).unwrap_err();
     let failed: Vec<&str> = failed.failures.iter().map(|one| one.volume.as_str()).collect();
-    assert_eq!(failed, ["c"], "what became of a path of the host concerns no pod that runs");
+    assert_eq!(failed, ["c"], "what became of a path of the host concerns no container that runs");
 }
 
 #[test]

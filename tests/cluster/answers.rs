@@ -25,7 +25,7 @@ fn answers_that_take_half_a_minute_hold_nothing_up() {
         SHORT,
         || _ = member.link.http.on("*", "/api/").delay(half_a_minute),
         || {
-            member.wait_told("pods: no answer within 10s");
+            member.wait_told("pods: no answer within 15s");
             let begun = Instant::now();
             member.wait_renewed();
             figure("30 s an answer but for leases: next renewal", begun.elapsed());

@@ -237,7 +237,7 @@ impl ObjectsTask {
         let api = ApiObjects { objects, tokens, claims, services, runtime_classes };
         let all = NodeObjects { api: Arc::new(api), ..Self::nothing() };
         self.published.publish_if_changed(Arc::new(all));
-        self.trouble.publish_if_changed(self.watches.trouble());
+        self.trouble.publish_if_changed(self.watches.trouble(&self.namespaces));
         // Without a way to the API server, or with all requests under way, nothing can begin.
         let can_begin = self.link.borrow().is_some() && self.requests.len() < PARALLEL;
         let due_at = due_at.filter(|_| can_begin);

@@ -43,7 +43,8 @@ impl Watched for SeenObject {
 impl Watched for SeenService {
     /// 16,000 Services with two ports.
     const MAX_WEIGHT: usize = 8 << 20;
-    /// One Service that is too large takes its variables from pods, not those of all others.
+    /// A Service that can't be read, most likely because it has thousands of ports, takes its
+    /// variables from pods, not those of all others.
     const LEAVES_OUT: bool = true;
 
     fn key(&self) -> String {

@@ -428,8 +428,7 @@ async fn a_service_that_is_too_large_takes_nothing_from_others() {
     bench.until("the other is known", known).await;
     let told = bench.trouble.wait_for(Option::is_some);
     let told = tokio::time::timeout(PATIENCE, told).await.unwrap().unwrap().clone();
-    let expected =
-        "pods have no variables of the Service ns/wide: the object has more than 25000 values";
+    let expected = "the Service ns/wide is left out: the object has more than 25000 values";
     assert_eq!(told.as_deref(), Some(expected));
 }
 

@@ -245,14 +245,16 @@ impl Watches {
         cache.whole.then(|| Arc::new(wanted.map(|seen| Arc::clone(&seen.0)).collect()))
     }
 
-    /// Why the watch of Services or of RuntimeClasses does not go on, or which Service is left out,
-    /// for people.
-    pub(super) fn trouble(&self) -> Option<String> {
+    /// Why the watch of Services or of RuntimeClasses does not go on, or which Service of these
+    /// namespaces is left out, for people.
+    pub(super) fn trouble(&self, namespaces: &BTreeSet<Arc<str>>) -> Option<String> {
         let cache = self.services.as_ref().map(|(cache, _)| Arc::clone(&cache.borrow()));
         let services = cache.as_ref().and_then(|cache| cache.trouble.clone());
         let left_out = cache.and_then(|cache| {
-            let (key, first) = cache.left_out.first_key_value()?;
-            Some(format!("pods have no variables of the Service {key}: {}", first.why))
+            let is_near =
+                |key: &str| key.split_once('/').is_some_and(|(of, _)| namespaces.contains(of));
+            let (key, left_out) = cache.left_out.iter().find(|(key, _)| is_near(key))?;
+            Some(format!("the Service {key} is left out: {}", left_out.why))
         });
         let classes = self.runtime_classes.as_ref();
         let classes = classes.and_then(|(cache, _)| cache.borrow().trouble.clone());

@@ -18,8 +18,8 @@ pub trait Watched: DeserializeOwned + Clone + Send + Sync + 'static {
     /// ([`ObjectHead::phase`]) may weigh three quarters of it together, so that they leave room for
     /// others.
     const MAX_WEIGHT: usize;
-    /// Whether the other objects are followed on when one can't be read or does not fit into
-    /// [`Self::MAX_WEIGHT`]. Otherwise the watch fails.
+    /// Whether the other objects are followed on when one can't be read, or does not fit into
+    /// [`Self::MAX_WEIGHT`] and has a [`Self::head`]. Otherwise the watch fails.
     const LEAVES_OUT: bool = false;
 
     /// `namespace/name`, or the name.

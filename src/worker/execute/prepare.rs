@@ -4,15 +4,18 @@ use super::{Host, HostError, Request, blocking, error_chain, nfs, volume_turns::
 use crate::{
     blocking::PODS,
     cgroup::CgroupError,
-    model::{CollectOrdered as _, CpuMemory, EventKind, SandboxState, k8s},
+    model::{CollectOrdered as _, CpuMemory, EventKind, k8s},
     plan::{Occupancy, Outcome, Step},
     podspec::{
-        EnvContext, FilesError, VolumeFiles, cgroup_amounts, claimed_volumes, pod_cgroup,
-        pod_cgroup_name, volume_files,
+        EnvContext, FilesError, VolumeFiles, any_container_of, cgroup_amounts, claimed_volumes,
+        pod_cgroup, pod_cgroup_name, volume_files,
     },
     volume::{Claim, Prepared},
 };
-use std::{collections::BTreeMap, sync::Arc};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+};
 
 pub(super) async fn prepare(host: &Host, request: &Request) -> Outcome {
     match try_prepare(host, request).await {
@@ -106,6 +109,14 @@ fn files(
     volumes.filter_map(files).collect_ordered()
 }
 
+/// The volumes that a container has which runs now.
+fn volumes_in_use(request: &Request, pod: &k8s::Pod) -> BTreeSet<String> {
+    let observed = request.observed.containers.iter();
+    let running = observed.filter(|one| one.uid == request.uid && one.state.is_running());
+    let mounts = running.filter_map(|one| any_container_of(pod, &one.name)?.volume_mounts.clone());
+    mounts.flatten().map(|mount| mount.name).collect_ordered()
+}
+
 async fn set_up_volumes(
     host: &Host,
     request: &Request,
@@ -117,11 +128,7 @@ async fn set_up_volumes(
     let claimed = claimed_volumes(&pod, &request.objects);
     let nfs_failures = nfs::mount_all(host, request, &pod, &claimed).await;
     let nfs_failures = nfs_failures.map_err(|error| ("FailedMount", error.message()))?;
-    let in_use = {
-        let occupancy = Occupancy::new(&request.observed, &host.settings.owner);
-        let mut own = occupancy.own_sandboxes_of(&request.uid);
-        own.any(|sandbox| sandbox.state == SandboxState::Ready)
-    };
+    let in_use = volumes_in_use(request, &pod);
     let prepared = Prepared { files, nfs_failures, claimed, in_use };
     let set_up = move || volumes.setup(&pod, &uid, memory_limit, prepared);
     let done = with_volumes(host, request, set_up)
