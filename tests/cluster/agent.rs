@@ -370,7 +370,7 @@ fn a_mirror_pod_with_a_wrong_hash_is_deleted_or_replaced() {
     member.finish();
 }
 
-fn labelled(name: &str, app: &str) -> Value {
+pub fn labelled(name: &str, app: &str) -> Value {
     let mut pod = objects::pod(name, "");
     pod["metadata"]["labels"] = serde_json::json!({ "app": app });
     pod
@@ -399,8 +399,12 @@ fn what_the_api_server_refuses_is_left_out_of_the_mirror() {
     member.wait("the mirror follows", || member.plane.admin.find(path).unwrap_or_default(), ready);
     // A webhook that can't be reached is in the way of one pod: told, and no pod beside it waits.
     member.plane.kubectl_text(&["create", "serviceaccount", "default", "-n", "default"]);
-    let hooks = "/apis/admissionregistration.k8s.io/v1/validatingwebhookconfigurations";
-    member.plane.admin.create(hooks, &objects::dead_webhook("app", "minded")).unwrap().ok();
+    member
+        .plane
+        .admin
+        .create(objects::WEBHOOKS, &objects::dead_webhook("app", "minded"))
+        .unwrap()
+        .ok();
     member.wait(
         "the webhook is in force",
         || {
@@ -418,7 +422,7 @@ fn what_the_api_server_refuses_is_left_out_of_the_mirror() {
     member.world.drop_pod(&Pod::running("beside"));
     member.wait("the pod beside it is shown", || member.mirror("beside"), ready);
     member.wait_untroubled();
-    member.plane.admin.delete(&format!("{hooks}/dead")).unwrap().ok();
+    member.plane.admin.delete(&format!("{}/dead", objects::WEBHOOKS)).unwrap().ok();
     member.wait("it is shown as well", || member.mirror("minded"), ready);
     member.finish();
 }

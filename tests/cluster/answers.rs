@@ -2,12 +2,13 @@
 //! one.
 
 use super::{
-    agent::{Member, figure, ready, uid},
+    agent::{Member, figure, labelled, ready, uid},
     faults::goes_and_comes,
-    objects::NODES,
+    objects::{NODES, PODS, WEBHOOKS, silent_webhook},
+    support::manifest::Pod,
 };
 use serde_json::Value;
-use std::{cell::Cell, time::Duration};
+use std::{cell::Cell, net::TcpListener, time::Duration};
 use tokio::time::Instant;
 
 const SHORT: Duration = Duration::from_secs(3);
@@ -35,6 +36,29 @@ fn answers_that_take_half_a_minute_hold_nothing_up() {
         },
     );
     member.wait_renewed();
+    member.wait_untroubled();
+    member.finish();
+}
+
+/// The API server waits ten seconds for the webhook at each write, and goes on without it.
+#[test]
+fn a_webhook_that_hangs_and_may_fail_only_costs_time() {
+    let Some(member) = Member::with_web() else { return };
+    let admin = &member.plane.admin;
+    member.plane.kubectl_text(&["create", "serviceaccount", "default", "-n", "default"]);
+    // The kernel takes its connections, and nobody speaks.
+    let silent = TcpListener::bind("127.0.0.1:0").unwrap();
+    let webhook = silent_webhook(silent.local_addr().unwrap(), "app", "minded");
+    admin.create(WEBHOOKS, &webhook).unwrap().ok();
+    let asks = || {
+        let begun = Instant::now();
+        let trial = labelled("trial", "minded");
+        admin.create(&format!("{PODS}?dryRun=All"), &trial).unwrap().ok();
+        begun.elapsed()
+    };
+    member.wait("the webhook is waited for", asks, |took| *took > Duration::from_secs(5));
+    member.world.drop_pod(&Pod::running("minded"));
+    member.wait("its mirror is Ready", || member.mirror("minded"), ready);
     member.wait_untroubled();
     member.finish();
 }

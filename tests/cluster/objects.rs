@@ -1,6 +1,7 @@
 //! What a node makes at the API server, in its shortest form.
 
 use serde_json::{Value, json};
+use std::net::SocketAddr;
 
 /// Where nodes are.
 pub const NODES: &str = "/api/v1/nodes";
@@ -58,6 +59,28 @@ pub fn condition(node: &Value, kind: &str) -> Option<(String, String)> {
     let condition = conditions.iter().find(|condition| condition["type"] == kind)?;
     let text = |field: &str| condition[field].as_str().unwrap_or_default().to_owned();
     Some((text("status"), text("reason")))
+}
+
+/// The collection of webhooks that may refuse objects.
+pub const WEBHOOKS: &str = "/apis/admissionregistration.k8s.io/v1/validatingwebhookconfigurations";
+
+/// A webhook at this address, which takes connections and never speaks. It is asked about every
+/// write of a pod that has this label, and may fail.
+pub fn silent_webhook(address: SocketAddr, label: &str, value: &str) -> Value {
+    json!({
+        "apiVersion": "admissionregistration.k8s.io/v1", "kind": "ValidatingWebhookConfiguration",
+        "metadata": { "name": "silent" },
+        "webhooks": [{
+            "name": "silent.nodelet.dev",
+            "clientConfig": { "url": format!("https://{address}/") },
+            "rules": [{
+                "apiGroups": [""], "apiVersions": ["v1"], "operations": ["CREATE", "UPDATE"],
+                "resources": ["pods", "pods/status"],
+            }],
+            "objectSelector": { "matchLabels": { label: value } },
+            "failurePolicy": "Ignore", "sideEffects": "None", "admissionReviewVersions": ["v1"],
+        }],
+    })
 }
 
 /// A webhook that nobody answers, asked about every pod that has this label.
