@@ -162,8 +162,8 @@ pub(crate) async fn save_conditions(
 
 /// Whether the runtime has said, or failed to say, whether it can run pods.
 fn is_known(health: &Health) -> bool {
-    let not_ready = health.runtime.not_ready.as_deref();
-    not_ready.is_some_and(|why| why != NOT_ASKED) || self::not_ready(health).is_empty()
+    let refused = health.runtime.not_ready.as_deref().is_some_and(|why| why != NOT_ASKED);
+    refused || not_ready(health).is_empty()
 }
 
 /// Every reason why the runtime can't run pods, in the kubelet's order.

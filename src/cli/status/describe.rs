@@ -6,7 +6,7 @@ use super::{
 };
 use crate::{
     model::{PodView, ProbeKind, REVISION_ANNOTATION, k8s},
-    podspec::{as_container, ephemeral_containers, is_made_of_files, is_sidecar},
+    podspec::{as_container, ephemeral_containers, grace_seconds, is_made_of_files, is_sidecar},
     presentation,
     serve::StatusDocument,
     status::display_status,
@@ -83,8 +83,8 @@ fn head(
     page.field(0, "IPs", &ips);
     page.optional(0, "QoS class", status.qos_class.as_deref());
     page.optional(0, "Restart policy", spec.and_then(|spec| spec.restart_policy.as_deref()));
-    let grace = spec.and_then(|spec| spec.termination_grace_period_seconds);
-    page.optional(0, "Grace period", grace.map(|seconds| format!("{seconds}s")).as_deref());
+    let grace = spec.map(|_| format!("{}s", grace_seconds(view.pod.as_deref())));
+    page.optional(0, "Grace period", grace.as_deref());
 }
 
 fn pairs<'a>(map: impl Iterator<Item = (&'a String, &'a String)>) -> String {

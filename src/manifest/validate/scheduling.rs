@@ -90,8 +90,8 @@ fn check_pods(report: &mut Report, path: &str, term: &k8s::PodAffinityTerm) {
     let mismatched = term.mismatch_label_keys.as_deref().unwrap_or_default();
     check_keys(report, &format!("{path}.matchLabelKeys"), matched, selector);
     check_keys(report, &format!("{path}.mismatchLabelKeys"), mismatched, selector);
-    let both: HashSet<&String> = mismatched.iter().collect();
-    for (index, key) in matched.iter().enumerate().filter(|(_, key)| both.contains(key)) {
+    let mismatched: HashSet<&String> = mismatched.iter().collect();
+    for (index, key) in matched.iter().enumerate().filter(|(_, key)| mismatched.contains(key)) {
         let detail = "exists in both matchLabelKeys and mismatchLabelKeys";
         report.invalid(&format!("{path}.matchLabelKeys[{index}]"), key.as_str(), detail);
     }

@@ -12,10 +12,7 @@ use crate::{
         is_on_huge_pages, nfs_server, pod_limits,
     },
 };
-use std::{
-    cell::LazyCell,
-    collections::{HashMap, HashSet},
-};
+use std::collections::{HashMap, HashSet};
 
 const HOST_PATH_TYPES: [&str; 8] = [
     "",
@@ -30,7 +27,7 @@ const HOST_PATH_TYPES: [&str; 8] = [
 
 pub(super) fn check(report: &mut Report, spec: &k8s::PodSpec, named: &Named<'_>) {
     let mut names = HashSet::new();
-    let huge = LazyCell::new(|| hugepage_limits(&pod_limits(spec)));
+    let huge = hugepage_limits(&pod_limits(spec));
     for (index, volume) in spec.volumes.iter().flatten().enumerate() {
         let path = format!("spec.volumes[{index}]");
         let name_path = format!("{path}.name");
@@ -38,14 +35,18 @@ pub(super) fn check(report: &mut Report, spec: &k8s::PodSpec, named: &Named<'_>)
         if !volume.name.is_empty() && !names.insert(volume.name.as_str()) {
             report.duplicate(&name_path, volume.name.as_str());
         }
-        check_source(report, &path, volume, named);
-        if let Some(empty_dir) = &volume.empty_dir {
-            check_empty_dir(report, &format!("{path}.emptyDir"), empty_dir, || &huge);
-        }
+        check_source(report, &path, volume, &huge, named);
     }
 }
 
-fn check_source(report: &mut Report, path: &str, volume: &k8s::Volume, named: &Named<'_>) {
+/// `huge` are the pod's limits of huge pages.
+fn check_source(
+    report: &mut Report,
+    path: &str,
+    volume: &k8s::Volume,
+    huge: &[HugepageLimit],
+    named: &Named<'_>,
+) {
     let kinds = [
         ("emptyDir", volume.empty_dir.is_some()),
         ("hostPath", volume.host_path.is_some()),
@@ -58,6 +59,9 @@ fn check_source(report: &mut Report, path: &str, volume: &k8s::Volume, named: &N
     ];
     for (kind, _) in kinds.into_iter().filter(|(_, given)| *given).skip(1) {
         report.forbidden(&format!("{path}.{kind}"), "may not specify more than 1 volume type");
+    }
+    if let Some(empty_dir) = &volume.empty_dir {
+        check_empty_dir(report, &format!("{path}.emptyDir"), empty_dir, huge);
     }
     if let Some(host_path) = &volume.host_path {
         check_host_path(report, &format!("{path}.hostPath"), host_path);
@@ -91,15 +95,14 @@ fn check_nfs(report: &mut Report, path: &str, source: &k8s::NFSVolumeSource) {
     }
 }
 
-/// `huge` gives the pod's limits of huge pages.
-fn check_empty_dir<'a>(
+fn check_empty_dir(
     report: &mut Report,
     path: &str,
     source: &k8s::EmptyDirVolumeSource,
-    huge: impl Fn() -> &'a [HugepageLimit],
+    huge: &[HugepageLimit],
 ) {
     let medium = given(source.medium.as_ref()).unwrap_or_default();
-    let of_huge_pages = is_on_huge_pages(medium).then(|| huge_pages(huge(), medium));
+    let of_huge_pages = is_on_huge_pages(medium).then(|| huge_pages(huge, medium));
     let media = ["", "HugePages", "HugePages-*", "Memory"];
     let path_of_medium = format!("{path}.medium");
     match of_huge_pages {
