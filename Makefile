@@ -3,8 +3,8 @@
 
 # `su` without `-` keeps the user's PATH, which lacks these.
 export PATH := $(PATH):/usr/local/sbin:/usr/sbin:/sbin
-CARGO := $(shell scripts/find-cargo)
-TARGET := $(shell scripts/find-cargo target)
+CARGO := scripts/cargo
+TARGET := $(shell scripts/cargo target)
 
 # Every test file that is no tier of its own.
 PURE = $(filter-out bench component containerds monitoring node soak,$(basename $(notdir $(wildcard tests/*.rs))))
