@@ -9,13 +9,13 @@ TARGET := $(shell scripts/cargo target)
 # Every test file that is no tier of its own.
 PURE = $(filter-out bench component containerds monitoring node soak,$(basename $(notdir $(wildcard tests/*.rs))))
 
-.PHONY: help build demo cluster-demo test test-node test-all test-on-host test-attacks test-fast test-build test-release test-api-pods test-cluster test-containerds test-skew test-machine node-failure soak soak-machine bench bench-doc lint fmt
+.PHONY: help build demo cluster-demo test test-node test-all test-on-host test-aarch64 test-attacks test-fast test-build test-release test-api-pods test-cluster test-containerds test-skew test-machine node-failure soak soak-machine bench bench-doc lint fmt
 .DEFAULT_GOAL := help
 # Each tier has a time limit, which it would miss beside another one.
 .NOTPARALLEL:
 
 help: ## print this list
-	@sed -n 's/^\([a-z-]*\):[^#]*## /  make \1\t/p' $(MAKEFILE_LIST) | expand -t 26
+	@sed -n 's/^\([a-z0-9-]*\):[^#]*## /  make \1\t/p' $(MAKEFILE_LIST) | expand -t 26
 
 build: ## build the release binary, target/release/nodelet
 	scripts/prerequisites build
@@ -130,6 +130,18 @@ test-machine: test-build ## whole machines with systemd and cgroup v2 in QEMU; a
 	@# Without Go (3) the test that needs a control plane says that it is skipped.
 	@tests/upstream/build controlplane "$(TARGET)/upstream" >/dev/null || [ $$? = 3 ]
 	$(CARGO) test --locked --test machine -- --test-threads=2
+
+# What the agent for aarch64 must pass.
+AARCH64_CORE = a_node_through_its_life a_reboot_waits_for_pods slices_hold_what_manifests_ask two_drivers_are_told_apart_and_changed \
+	power_losses_in_a_churn memory_pressure_on_a_small_machine signals_evict_only_the_pod_that_is_the_cause
+
+test-aarch64: export CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_LINKER = aarch64-linux-gnu-gcc
+test-aarch64: test-build ## the release for aarch64, in whole machines with such a processor; as root on x86-64
+	scripts/prerequisites aarch64
+	$(CARGO) build --release --locked --target aarch64-unknown-linux-gnu
+	tests/machine/image "$(TARGET)/machine-aarch64" arm64 >/dev/null
+	env NODELET_AARCH64="$(abspath $(TARGET))/aarch64-unknown-linux-gnu/release/nodelet" \
+	  $(CARGO) test --locked --test machine -- --nocapture --test-threads=2 --exact $(AARCH64_CORE)
 
 NODE_FAILURE_TIMINGS ?= real
 node-failure: test-build ## experiments beside the upstream kubelet at real controller timings (NODE_FAILURE_TIMINGS=short); as root

@@ -423,10 +423,12 @@ impl<'a> Walk<'a> {
 
     fn count(&mut self, stat: &FileStat, branch: Option<&OsStr>) {
         let whole = taken(stat);
-        let space = match stat.st_nlink {
-            links if links < 2 || kind(stat) == SFlag::S_IFDIR => whole,
+        #[allow(clippy::useless_conversion, reason = "it is an u32 on aarch64")]
+        let links = u64::from(stat.st_nlink);
+        let space = match links {
+            _ if links < 2 || kind(stat) == SFlag::S_IFDIR => whole,
             _ if self.seen.contains(&stat.st_ino) => return,
-            links if self.seen.len() >= REMEMBERED => {
+            _ if self.seen.len() >= REMEMBERED => {
                 self.shares = self.shares.saturating_add(INODE.div_ceil(links));
                 Space { bytes: whole.bytes / links, inodes: 0 }
             }

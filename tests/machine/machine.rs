@@ -6,6 +6,7 @@
 //! nothing by itself.
 
 use crate::{
+    processor::{Processor, processor},
     shell::{Answer, Shell},
     support::{
         self, pause, poll_until,
@@ -25,10 +26,6 @@ use tokio::time::Instant;
 
 /// From power on to a shell. Twelve seconds on an idle machine with two cores.
 pub const BOOT: Duration = Duration::from_secs(240);
-/// Everything that QEMU can emulate, without two features that make emulation slow. With `erms` the
-/// guest copies memory byte by byte instead of word by word, and with `la57` it has a fifth level of
-/// page tables.
-const CPU: &str = "max,erms=off,la57=off";
 /// Long enough for one step of anything in a machine that is emulated on a busy host.
 pub const SOON: Duration = Duration::from_secs(240);
 
@@ -90,21 +87,24 @@ impl Machine {
 
     fn command(&self) -> Command {
         let at = self.slot.dir().display();
-        let mut command = Command::new("qemu-system-x86_64");
+        let processor = processor();
+        let mut command = Command::new(processor.qemu.command);
         // Software emulation unless somebody knows that the hardware's works here.
         let accel = std::env::var_os("NODELET_MACHINE_ACCEL").unwrap_or("tcg,thread=multi".into());
-        command.arg("-accel").arg(accel).args(["-cpu", CPU, "-smp", "2", "-machine", "q35"]);
+        command.arg("-accel").arg(accel).args(["-cpu", processor.cpu, "-smp", "2"]);
+        command.args(["-machine", processor.board]);
         // What translated code leaves behind makes the next boot of the same process slow, by
         // minutes at times.
         command.args(["-nodefaults", "-no-user-config", "-display", "none", "-no-reboot"]);
         command.args(["-m", &self.hardware.memory_mib.to_string()]);
         command.args(["-rtc", &format!("base={}", self.hardware.clock)]);
         // norandmaps: at random addresses, QEMU translates a program anew each time that it starts.
-        command.arg("-kernel").arg(self.image.join("vmlinuz")).arg("-append").arg(
-            "root=/dev/nvme0n1 rootfstype=ext4 rootflags=commit=300 rw console=ttyS0 quiet \
+        command.arg("-kernel").arg(self.image.join("vmlinuz")).arg("-append").arg(format!(
+            "root=/dev/nvme0n1 rootfstype=ext4 rootflags=commit=300 rw console={} quiet \
              net.ifnames=0 no_timer_check mitigations=off norandmaps random.trust_cpu=on \
              systemd.show_status=0",
-        );
+            processor.serial
+        ));
         let drives = [("disk", "qcow2", "off"), ("files.tar", "raw", "on")];
         for (name, format, read_only) in drives {
             let file = format!("if=none,id={name},file={at}/{name},format={format}");
@@ -289,23 +289,26 @@ fn in_a_second(command: &str) -> String {
 pub fn skip_without_machines() -> bool {
     let x86_64 = cfg!(target_arch = "x86_64");
     if !x86_64 {
-        skips::say_skipped("its machines are x86_64");
+        skips::say_skipped("its machines run on x86_64");
         return true;
     }
+    let Processor { qemu, strip, .. } = processor();
     skip_without(&[
         skips::root(),
-        (support::on_path("qemu-system-x86_64"), "qemu-system-x86"),
+        (support::on_path(qemu.command), qemu.package),
         (support::on_path("qemu-img"), "qemu-utils"),
         (support::on_path("mmdebstrap"), "mmdebstrap"),
         (support::on_path("mke2fs"), "e2fsprogs"),
+        (support::on_path(strip.command), strip.package),
     ])
 }
 
 /// The folder with the image's files, made when it is not there yet.
-fn image() -> PathBuf {
+pub fn image() -> PathBuf {
     let target = Path::new(env!("CARGO_TARGET_TMPDIR")).parent().unwrap();
     let made = Command::new(Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/machine/image"))
-        .arg(target.join("machine"))
+        .arg(target.join(processor().image_dir))
+        .arg(processor().architecture)
         .stderr(Stdio::inherit())
         .output()
         .unwrap();

@@ -6,9 +6,8 @@
 
 use crate::{
     machine::{Hardware, Machine, SOON},
-    support::{
-        agent, cri::Cri, images, manifest::Pod, pause, poll_until, status, tokio_runtime, world,
-    },
+    processor::{self, processor},
+    support::{agent, cri::Cri, manifest::Pod, pause, poll_until, status, tokio_runtime, world},
 };
 use nodelet::{
     cri::v1,
@@ -418,7 +417,7 @@ fn pack(dir: &Path, options: &Options) -> PathBuf {
     };
     let unit = source.join("systemd/nodelet.service");
     fs::copy(unit, place("etc/systemd/system/nodelet.service")).unwrap();
-    fs::copy(images::archive(), place("var/tmp/images.tar")).unwrap();
+    fs::copy(processor::images(), place("var/tmp/images.tar")).unwrap();
     for (file, path) in &options.files {
         fs::copy(file, place(path)).unwrap();
     }
@@ -447,8 +446,8 @@ fn pack(dir: &Path, options: &Options) -> PathBuf {
     fs::write(place("etc/default/nodelet"), "NODELET_ARGS=--v=2\n").unwrap();
     // Without what only a debugger reads, it is a third as large.
     let binary = place("usr/local/bin/nodelet");
-    let mut strip = Command::new("strip");
-    strip.arg("-o").arg(&binary).arg(agent::binary());
+    let mut strip = Command::new(processor().strip.command);
+    strip.arg("-o").arg(&binary).arg(processor::agent());
     assert!(strip.status().unwrap().success(), "strip failed");
     let archive = dir.join("files.tar");
     let tar = ["--owner=0", "--group=0", "-cf"];

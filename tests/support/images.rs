@@ -2,6 +2,7 @@
 
 use serde_json::json;
 use std::{
+    ffi::OsStr,
     fs::{self, File},
     io::{self, Read as _},
     path::{Path, PathBuf},
@@ -23,16 +24,25 @@ pub const ALL: [&str; 5] = [
 
 /// The archive for `ctr images import`.
 pub fn archive() -> PathBuf {
+    made("images.tar", &[])
+}
+
+/// The same for another architecture: `foreign` is what `tests/images/build` wants to know of it.
+pub fn archive_of_foreign(foreign: [&OsStr; 3]) -> PathBuf {
+    made(&format!("images-{}.tar", foreign[0].display()), &foreign)
+}
+
+fn made(name: &str, arguments: &[&OsStr]) -> PathBuf {
     let dir = Path::new(env!("CARGO_TARGET_TMPDIR"));
-    let archive = dir.join("images.tar");
+    let archive = dir.join(name);
     let lock = File::create(dir.join("images.lock")).unwrap();
     lock.lock().unwrap();
     let sources = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/images");
     let newest_source =
         ["build", "pause.c"].map(|name| modified(&sources.join(name))).into_iter().max();
     if !archive.exists() || Some(modified(&archive)) < newest_source {
-        let made = Command::new(sources.join("build")).arg(&archive).status().unwrap();
-        assert!(made.success(), "tests/images/build failed");
+        let made = Command::new(sources.join("build")).arg(&archive).args(arguments).status();
+        assert!(made.unwrap().success(), "tests/images/build failed");
     }
     archive
 }
