@@ -12,6 +12,8 @@ use thiserror::Error;
 
 /// The output that is made at a time, roughly.
 const PART: usize = 32 << 10;
+/// Blocks of a log that are read at a time: 4 MiB.
+const BLOCKS: usize = 64;
 
 /// Why a log can't be read.
 #[derive(Debug, Error)]
@@ -82,19 +84,22 @@ impl RunReader {
         Ok(Self { dir, position, later, printer, following, told: false })
     }
 
-    /// Reads on, until there is enough output or nothing more to read.
+    /// Reads on, until there is enough output or nothing more to read. When a filter drops nearly
+    /// everything, it also returns now and then without output, so that other reads get their turn.
     ///
     /// # Errors
     /// When the log can't be read.
     pub fn advance(&mut self) -> io::Result<Progress> {
+        let mut blocks = 0;
         loop {
             if self.printer.is_full() {
                 return Ok(Progress::Ended);
             }
-            if self.printer.output().len() >= PART {
+            if self.printer.output().len() >= PART || blocks == BLOCKS {
                 return Ok(Progress::More);
             }
             if self.position.log.print_some(&mut self.printer)? {
+                blocks += 1;
                 continue;
             }
             if let Some((path, log)) = self.later.pop_front() {
@@ -261,6 +266,22 @@ mod tests {
         assert!(parts > 0);
         let text = String::from_utf8(text).unwrap();
         assert!(text.starts_with("line 1000\n") && text.ends_with("line 4999\n"));
+    }
+
+    #[test]
+    fn a_filter_that_drops_everything_returns_now_and_then() {
+        let dir = tempfile::tempdir().unwrap();
+        let main = dir.path().join("pod/main");
+        fs::create_dir_all(&main).unwrap();
+        let long = format!("2026-11-20T10:00:00Z stdout F {}\n", "x".repeat(1 << 20));
+        fs::write(main.join("0.log"), long.repeat(10)).unwrap();
+        let dir = LogDir::bounded(dir.path(), "pod/main");
+        let wanted = Wanted { stream: Some(Stream::Stderr), ..Wanted::default() };
+        let mut reader = RunReader::open(dir, 0, None, wanted, false).unwrap();
+        for progress in [Progress::More, Progress::More, Progress::Ended] {
+            assert_eq!(reader.advance().unwrap(), progress);
+            assert!(reader.take().is_empty());
+        }
     }
 
     fn append_to(path: &Path, n: u32) {

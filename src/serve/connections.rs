@@ -22,7 +22,7 @@
 use super::{
     follow::Pace,
     http2,
-    requests::{ConnectionRequests, Standing},
+    requests::{ConnectionRequests, PlacedBody, Standing},
 };
 use axum::Router;
 use hyper::{server::conn::http1, service::service_fn};
@@ -30,13 +30,17 @@ use hyper_util::{
     rt::{TokioIo, TokioTimer},
     service::TowerToHyperService,
 };
+use nix::sys::socket::{setsockopt, sockopt};
 use rustls_pki_types::CertificateDer;
 use std::{
     convert::Infallible,
     io,
-    net::SocketAddr,
+    net::{Ipv4Addr, Ipv6Addr, SocketAddr},
     pin::pin,
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    sync::{
+        Arc, Mutex, MutexGuard, PoisonError,
+        atomic::{AtomicUsize, Ordering},
+    },
     time::Duration,
 };
 use tokio::{
@@ -136,12 +140,29 @@ impl Accept for TcpListener {
     }
 }
 
-/// As `TcpListener::bind`, which lets only 128 connections wait and has Nagle's algorithm on.
+/// Listens on an address. `0.0.0.0` stands for the IPv6 addresses of the machine as well, as in Go
+/// and so in the kubelet.
 fn listen(address: SocketAddr) -> io::Result<TcpListener> {
+    if address.ip() != Ipv4Addr::UNSPECIFIED {
+        return listen_on(address);
+    }
+    match listen_on((Ipv6Addr::UNSPECIFIED, address.port()).into()) {
+        // The machine may have no IPv6.
+        Err(error) if error.kind() != io::ErrorKind::AddrInUse => listen_on(address),
+        listening => listening,
+    }
+}
+
+/// As `TcpListener::bind`, which lets only 128 connections wait and has Nagle's algorithm on.
+fn listen_on(address: SocketAddr) -> io::Result<TcpListener> {
     let socket = match address {
         SocketAddr::V4(_) => TcpSocket::new_v4(),
         SocketAddr::V6(_) => TcpSocket::new_v6(),
     }?;
+    if address.ip() == Ipv6Addr::UNSPECIFIED {
+        // IPv4 as well, whatever the machine's default is (`net.ipv6.bindv6only`).
+        setsockopt(&socket, sockopt::Ipv6V6Only, &false)?;
+    }
     socket.set_reuseaddr(true)?;
     // Accepted connections inherit it. The small frames of exec and port-forward would otherwise wait
     // for the acknowledgement of the frame before, which the other side delays by up to 40 ms.
@@ -291,8 +312,10 @@ async fn answer_http1(
     let router = TowerToHyperService::new(router);
     // Of the last answer.
     let pace = Arc::new(Mutex::new(None));
+    let arrived = AtomicUsize::new(0);
     let service = service_fn(|mut request: hyper::Request<hyper::body::Incoming>| {
-        requests.arrive();
+        arrived.fetch_add(1, Ordering::Relaxed);
+        let place = requests.place();
         request.extensions_mut().insert(Arc::clone(&requests));
         request.extensions_mut().insert(Arc::clone(&peer));
         let response = hyper::service::Service::call(&router, request);
@@ -300,7 +323,7 @@ async fn answer_http1(
         async move {
             let response = response.await?;
             *lock(&pace) = response.extensions().get::<Pace>().cloned();
-            Ok::<_, Infallible>(response)
+            Ok::<_, Infallible>(response.map(|body| PlacedBody { body, _place: place }))
         }
     });
     let mut served = pin!(
@@ -318,8 +341,8 @@ async fn answer_http1(
         match timeout(policy.lifetime, &mut served).await {
             Ok(Ok(())) => return,
             Ok(Err(err)) => return tracing::debug!(%err, "a connection ended with an error"),
-            Err(_) if policy.kept.is_some() && requests.placed() != seen => {
-                seen = requests.placed();
+            Err(_) if policy.kept.is_some() && arrived.load(Ordering::Relaxed) != seen => {
+                seen = arrived.load(Ordering::Relaxed);
             }
             Err(_) if goes_on(lock(&pace).as_ref(), policy.lifetime) => {}
             Err(_) => return,
@@ -405,6 +428,20 @@ mod tests {
     }
 
     #[tokio::test]
+    async fn an_ipv4_wildcard_is_reached_over_ipv6_as_well() {
+        let listener = listen((Ipv4Addr::UNSPECIFIED, 0).into()).unwrap();
+        let port = listener.local_addr().unwrap().port();
+        TcpStream::connect((Ipv4Addr::LOCALHOST, port)).await.unwrap();
+        if std::net::TcpListener::bind((Ipv6Addr::LOCALHOST, 0)).is_ok() {
+            TcpStream::connect((Ipv6Addr::LOCALHOST, port)).await.unwrap();
+        } else {
+            crate::skips::say_skipped("this machine has no IPv6");
+        }
+        let again = listen((Ipv4Addr::UNSPECIFIED, port).into()).unwrap_err();
+        assert_eq!(again.kind(), io::ErrorKind::AddrInUse);
+    }
+
+    #[tokio::test]
     async fn a_follower_that_does_not_read_wait_cut_off() {
         let (client, mut tasks, recorder) = start_follower().await;
         record_many(&recorder);
@@ -467,6 +504,40 @@ mod tests {
         answers.add_permits(2);
         timeout(Duration::from_secs(20), known.read_to_string(&mut read)).await.unwrap().unwrap();
         assert!(read.ends_with("answered"), "{read}");
+    }
+
+    #[tokio::test]
+    async fn a_connection_whose_request_is_answered_makes_room() {
+        let (arrived, answers) = (Arc::new(Semaphore::new(0)), Arc::new(Semaphore::new(0)));
+        let (arrives, waits) = (Arc::clone(&arrived), Arc::clone(&answers));
+        let handler = async move |request: axum::extract::Request| {
+            request.extensions().get::<Arc<ConnectionRequests>>().unwrap().let_in();
+            arrives.add_permits(1);
+            if request.uri().path() == "/long" {
+                waits.acquire().await.unwrap().forget();
+            }
+            "answered"
+        };
+        let listener = listen(([127, 0, 0, 1], 0).into()).unwrap();
+        let address = listener.local_addr().unwrap();
+        let minute = Duration::from_secs(60);
+        let policy = ConnectionPolicy { places: 2, lifetime: minute, kept: Some(minute), ..POLICY };
+        let mut tasks = JoinSet::new();
+        tasks.spawn(async move {
+            let router = Router::new().fallback(handler);
+            serve(&listener, Plain, router, policy, CancellationToken::new()).await;
+        });
+        let mut long = ask(address, "long", &arrived).await;
+        let mut idle = ask(address, "short", &arrived).await;
+        let mut read = [0; 4096];
+        let length = idle.read(&mut read).await.unwrap();
+        assert!(read[..length].ends_with(b"answered"));
+        let _third = ask(address, "short", &arrived).await;
+        let gone = timeout(Duration::from_secs(20), idle.read(&mut read)).await.unwrap();
+        assert!(matches!(gone, Ok(0) | Err(_)), "{gone:?}");
+        answers.add_permits(1);
+        let length = timeout(minute, long.read(&mut read)).await.unwrap().unwrap();
+        assert!(read[..length].ends_with(b"answered"));
     }
 
     #[test]

@@ -1,8 +1,14 @@
 //! What the requests of one connection share, and how much the connection keeps its place for them.
 
-use std::sync::{
-    Arc,
-    atomic::{AtomicBool, AtomicUsize, Ordering},
+use axum::body::{Body, Bytes, HttpBody};
+use hyper::body::{Frame, SizeHint};
+use std::{
+    pin::Pin,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, AtomicUsize, Ordering},
+    },
+    task::{Context, Poll},
 };
 use tokio::sync::{Notify, Semaphore};
 
@@ -23,7 +29,7 @@ pub(super) enum Standing {
 /// What the requests of a connection share. It is an extension of each request.
 #[derive(Debug)]
 pub(super) struct ConnectionRequests {
-    /// Over HTTP/1.1: how many have arrived. Over HTTP/2: how many hold a [`HeldPlace`].
+    /// How many hold a [`HeldPlace`].
     placed: AtomicUsize,
     /// Whether a request was let in.
     is_known: AtomicBool,
@@ -60,17 +66,13 @@ impl ConnectionRequests {
         self.placed.load(Ordering::Relaxed)
     }
 
-    /// A complete request has arrived, for which the connection is kept.
-    pub(super) fn arrive(&self) {
-        self.placed.fetch_add(1, Ordering::Relaxed);
-    }
-
-    /// As [`Self::arrive`], until the place is dropped. `None` once the connection leaves.
+    /// A complete request has arrived, for which the connection is kept until the place is dropped.
+    /// `None` once the connection leaves.
     pub(super) fn place(self: &Arc<Self>) -> Option<HeldPlace> {
         if self.leaves() {
             return None;
         }
-        self.arrive();
+        self.placed.fetch_add(1, Ordering::Relaxed);
         Some(HeldPlace(Arc::clone(self)))
     }
 
@@ -101,5 +103,31 @@ pub(super) struct HeldPlace(Arc<ConnectionRequests>);
 impl Drop for HeldPlace {
     fn drop(&mut self) {
         self.0.placed.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+/// The answer to a request, which has its place until the last byte is on its way.
+pub(super) struct PlacedBody {
+    pub(super) body: Body,
+    pub(super) _place: Option<HeldPlace>,
+}
+
+impl HttpBody for PlacedBody {
+    type Data = Bytes;
+    type Error = axum::Error;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, Self::Error>>> {
+        Pin::new(&mut self.body).poll_frame(context)
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.body.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.body.size_hint()
     }
 }

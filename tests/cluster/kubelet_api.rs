@@ -221,7 +221,9 @@ fn connections(world: &World) -> usize {
         let local = fields.next().is_some_and(|local| format!("{local} ").ends_with(&port));
         local && fields.nth(1) == Some("01")
     };
-    fs::read_to_string("/proc/net/tcp").unwrap().lines().filter(of_server).count()
+    // The API listens on an IPv6 socket, for IPv4 as well.
+    let tables = ["/proc/net/tcp", "/proc/net/tcp6"].map(fs::read_to_string);
+    tables.iter().flatten().map(|table| table.lines().filter(of_server).count()).sum()
 }
 
 #[test]

@@ -202,6 +202,9 @@ fn the_end_of_a_huge_log_is_sent_without_reading_it() {
     let before = read();
     let path = format!("/containerLogs/default/{}/main?tailLines=10", full_name("web"));
     let answer = client.send(Method::GET, &path, None).unwrap();
+    // A browser does not take a log for a page whose scripts it runs.
+    assert_eq!(answer.headers["content-type"], "text/plain; charset=utf-8");
+    assert_eq!(answer.headers["x-content-type-options"], "nosniff");
     let last: String = (990..1000).map(|n| format!("line {n}\n")).collect();
     assert_eq!((answer.status, answer.text), (200, last.clone()));
     let bytes = read() - before;

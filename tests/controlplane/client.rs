@@ -4,7 +4,7 @@
 use super::pki::{Authority, Identity};
 use crate::support::block_on;
 use http_body_util::{BodyExt, Full};
-use hyper::{Method, Request, body::Bytes, header};
+use hyper::{HeaderMap, Method, Request, body::Bytes, header};
 use hyper_rustls::{HttpsConnector, HttpsConnectorBuilder};
 use hyper_util::{
     client::legacy::{Client as HttpClient, connect::HttpConnector},
@@ -30,8 +30,8 @@ pub struct Client {
 pub struct Answer {
     /// 200 and so on.
     pub status: u16,
-    /// `Retry-After`.
-    pub retry_after: Option<String>,
+    /// The headers of the answer.
+    pub headers: HeaderMap,
     /// As it came.
     pub text: String,
 }
@@ -160,12 +160,10 @@ impl Client {
         let asked = async {
             let response = self.http.request(request).await.map_err(|err| in_full(&err))?;
             let status = response.status().as_u16();
-            let retry_after = response.headers().get(header::RETRY_AFTER);
-            let retry_after =
-                retry_after.map(|value| String::from_utf8_lossy(value.as_bytes()).into());
+            let headers = response.headers().clone();
             let body = response.into_body().collect().await.map_err(|err| in_full(&err))?;
             let text = String::from_utf8_lossy(&body.to_bytes()).into_owned();
-            Ok(Answer { status, retry_after, text })
+            Ok(Answer { status, headers, text })
         };
         let answered = tokio::time::timeout(self.deadline, asked).await;
         answered.unwrap_or_else(|_| Err(format!("no answer within {:?}", self.deadline)))

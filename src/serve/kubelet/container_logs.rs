@@ -12,7 +12,7 @@ use crate::{
 };
 use axum::{
     body::{Body, Bytes},
-    http::StatusCode,
+    http::{StatusCode, header},
     response::{IntoResponse as _, Response},
 };
 use futures_util::stream::unfold;
@@ -108,7 +108,8 @@ pub(super) async fn container_logs(
         let part = sending.next().await.transpose()?;
         Some((part, sending))
     });
-    let mut response = Body::from_stream(parts).into_response();
+    let kind = [(header::CONTENT_TYPE, "text/plain; charset=utf-8")];
+    let mut response = (kind, Body::from_stream(parts)).into_response();
     response.extensions_mut().insert(pace);
     Ok(response)
 }

@@ -16,7 +16,7 @@ use crate::{
 use axum::{
     Json, Router,
     extract::{DefaultBodyLimit, Path, Query, Request, State},
-    http::{HeaderMap, Method, StatusCode, header},
+    http::{HeaderMap, HeaderValue, Method, StatusCode, header},
     middleware::{self, Next},
     response::{IntoResponse as _, Response},
     routing::{MethodFilter, any, get, on, post},
@@ -72,12 +72,21 @@ pub(super) fn router(api: Api, debugging_handlers: bool, system_logs: SystemLogs
         .merge(system_logs)
 }
 
+/// Keeps a browser from guessing what an answer is. The log of a container may look like a page
+/// with scripts, and they would have the rights of a page of this node.
+async fn forbid_sniffing(mut response: Response) -> Response {
+    let headers = response.headers_mut();
+    headers.insert(header::X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
+    response
+}
+
 /// Puts the guard in front of all paths, unknown ones included.
 pub(super) fn guarded(router: Router, guard: Arc<Guard>) -> Router {
     router
         .fallback(health::not_found)
         .layer(middleware::from_fn(counted::count))
         .layer(middleware::from_fn_with_state(guard, guard::check))
+        .layer(middleware::map_response(forbid_sniffing))
 }
 
 /// The paths of the read-only port: health, pods, statistics and metrics.

@@ -275,7 +275,6 @@ async fn stream_parts(
     let mut response = Body::from_stream(iter(first.map(Ok)).chain(rest)).into_response();
     let headers = response.headers_mut();
     headers.insert(header::CONTENT_TYPE, HeaderValue::from_static(kind));
-    headers.insert(header::X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
     response.extensions_mut().insert(pace);
     Ok(response)
 }

@@ -113,6 +113,8 @@ struct Loaded {
     clients: Option<Arc<dyn ClientCertVerifier>>,
     /// When the certificate expires; `None`: it is damaged.
     until: Option<Timestamp>,
+    /// Why it is no new one, although it should be.
+    not_renewed: Option<TlsError>,
 }
 
 impl Keys {
@@ -171,17 +173,23 @@ impl Keys {
         });
         let Ok(Some((seen, loaded))) = looked.await else { return };
         let mut current = self.current();
-        match loaded {
+        let trouble = match loaded {
             Ok(loaded) => {
-                current.seen = seen;
                 self.until.publish_if_changed(loaded.until);
                 current.server = Some(loaded.server);
                 current.clients = loaded.clients;
+                loaded.not_renewed
+            }
+            Err(error) => Some(error),
+        };
+        match trouble {
+            None => {
+                current.seen = seen;
                 if current.trouble.take().is_some() {
                     tracing::info!("the certificates of the HTTPS API can be used again");
                 }
             }
-            Err(error) => {
+            Some(error) => {
                 // The next look tries again: it need not be the files that are to blame.
                 current.seen.clear();
                 let text = error_chain(&error);
@@ -230,14 +238,17 @@ fn load(settings: &TlsSettings) -> Result<Loaded, TlsError> {
     if settings.certificate.is_some() {
         return load_pair(settings);
     }
-    renew(false)?;
-    match load_pair(settings) {
+    let renewed = renew(false);
+    match (load_pair(settings), renewed) {
         // A crash between the two files.
-        Err(TlsError::Pair(..)) => {
+        (Err(TlsError::Pair(..)), Ok(())) => {
             renew(true)?;
             load_pair(settings)
         }
-        loaded => loaded,
+        // On a full disk the certificate that is there serves on.
+        (Ok(loaded), renewed) => Ok(Loaded { not_renewed: renewed.err(), ..loaded }),
+        (Err(_), Err(error)) => Err(error),
+        (loaded, Ok(())) => loaded,
     }
 }
 
@@ -277,7 +288,7 @@ fn load_pair(settings: &TlsSettings) -> Result<Loaded, TlsError> {
     };
     let mut server = builder.with_cert_resolver(identity);
     server.alpn_protocols = vec![HTTP2.to_vec(), b"http/1.1".to_vec()];
-    Ok(Loaded { server: Arc::new(server), clients, until })
+    Ok(Loaded { server: Arc::new(server), clients, until, not_renewed: None })
 }
 
 /// The algorithms, without the cipher suites of TLS 1.2 that are not allowed.
@@ -394,6 +405,23 @@ mod tests {
         fs::write(&certificate, other.cert.pem()).unwrap();
         assert!(matches!(load(&settings), Err(TlsError::Pair(..))));
         assert_eq!(fs::read_to_string(&certificate).unwrap(), other.cert.pem());
+    }
+
+    #[tokio::test]
+    async fn a_certificate_that_cannot_be_renewed_is_served() {
+        let dir = tempfile::tempdir().unwrap();
+        let settings = settings(dir.path());
+        load(&settings).unwrap();
+        let renamed = TlsSettings { node_name: "edge-2".to_owned(), ..settings };
+        // No new key can be written.
+        fs::create_dir(dir.path().join("kubelet.key.unfinished")).unwrap();
+        let keys = Keys::new(renamed, watch::Sender::default());
+        assert!(keys.server().await.is_some());
+        assert!(keys.current().trouble.as_ref().unwrap().contains("kubelet.key"));
+        fs::remove_dir(dir.path().join("kubelet.key.unfinished")).unwrap();
+        *keys.looks.lock().await = Duration::ZERO;
+        assert!(keys.server().await.is_some());
+        assert!(keys.current().trouble.is_none());
     }
 
     #[tokio::test]
