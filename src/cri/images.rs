@@ -5,7 +5,7 @@ use super::{
     client::{gone_is_done, within},
     v1,
 };
-use crate::metrics::metrics;
+use crate::{metrics::metrics, model::ImagesUse};
 use std::{collections::BTreeMap, future::Future, path::PathBuf};
 use tokio::time::Instant;
 use tonic::{Response, Status};
@@ -33,8 +33,8 @@ pub struct ImageFilesystems {
     pub images: Vec<PathBuf>,
     /// Of writable layers; runtimes that don't tell have them with the images.
     pub containers: Vec<PathBuf>,
-    /// What all images take, in bytes, where the runtime tells.
-    pub images_bytes: Option<u64>,
+    /// What all images take.
+    pub images_use: ImagesUse,
 }
 
 impl RuntimeClient {
@@ -77,16 +77,19 @@ impl RuntimeClient {
             let named = all.into_iter().filter_map(|one| Some(one.fs_id?.mountpoint));
             named.filter(|path| path.starts_with('/')).map(PathBuf::from).collect()
         };
-        let used = answer.image_filesystems.iter().filter_map(|one| one.used_bytes.as_ref());
-        let images_bytes = used.map(|bytes| bytes.value).reduce(u64::saturating_add);
-        // containerd tells of nothing before it has measured that.
-        let images_bytes = images_bytes.filter(|bytes| *bytes > 0);
+        let sum = |part: fn(&v1::FilesystemUsage) -> Option<&v1::UInt64Value>| {
+            let told = answer.image_filesystems.iter().filter_map(part).map(|part| part.value);
+            // containerd tells of nothing before it has measured that.
+            told.reduce(u64::saturating_add).filter(|sum| *sum > 0)
+        };
+        let bytes = sum(|one| one.used_bytes.as_ref());
+        let images_use = ImagesUse { bytes, inodes: sum(|one| one.inodes_used.as_ref()) };
         let images = paths(answer.image_filesystems);
         let containers = paths(answer.container_filesystems);
         Ok(ImageFilesystems {
             containers: if containers.is_empty() { images.clone() } else { containers },
             images,
-            images_bytes,
+            images_use,
         })
     }
 

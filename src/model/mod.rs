@@ -84,9 +84,9 @@ pub use shutdown::{
     priority_of,
 };
 pub use stats::{
-    CgroupStats, ClaimStats, ContainerStats, CpuStats, DeviceIo, FsStats, InterfaceStats, LogSize,
-    MeasuredSpace, MemoryStats, NodeStats, PodStats, Psi, Stall, Stats, StatsDepth, SwapStats,
-    Throttling, Traffic, VolumeStats,
+    CgroupStats, ClaimStats, ContainerStats, CpuStats, DeviceIo, FsStats, ImagesUse,
+    InterfaceStats, LogSize, MeasuredSpace, MemoryStats, NodeStats, PodStats, Psi, Stall, Stats,
+    StatsDepth, SwapStats, Throttling, Traffic, VolumeStats,
 };
 pub use system_logs::SystemLogs;
 pub use time::Now;

@@ -46,8 +46,8 @@ pub struct NodeStats {
     pub image_fs: Option<FsStats>,
     /// The file system of writable layers.
     pub container_fs: Option<FsStats>,
-    /// What all images take, in bytes.
-    pub images_bytes: Option<u64>,
+    /// What all images take; `None`: the runtime was not asked yet.
+    pub images: Option<ImagesUse>,
 }
 
 /// The use of a pod.
@@ -136,8 +136,19 @@ pub struct FsStats {
     pub at: Timestamp,
     /// Bytes that may be taken, and that there are.
     pub bytes: (u64, u64),
+    /// Bytes that are taken. What is reserved for root is neither taken nor may it be taken.
+    pub used_bytes: u64,
     /// Inodes that may be taken, and that there are; `None`: it does not count them.
     pub inodes: Option<(u64, u64)>,
+}
+
+/// What all images take, as far as the runtime tells.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ImagesUse {
+    /// Bytes.
+    pub bytes: Option<u64>,
+    /// Inodes.
+    pub inodes: Option<u64>,
 }
 
 impl FsStats {
@@ -161,8 +172,6 @@ pub struct ClaimStats {
     pub claim: Box<str>,
     /// The file system of the volume.
     pub fs: FsStats,
-    /// What of it is taken, in bytes.
-    pub used_bytes: u64,
 }
 
 /// What a cgroup has used, at one moment.

@@ -179,6 +179,8 @@ impl Disks {
                 let (available, capacity) = of(found, path)?;
                 Ok(Reading { available, capacity, at: *at })
             };
+            let found = place.as_ref().ok().and_then(|path| answers.get(path)?.as_ref().ok());
+            sample.taken.extend(found.map(|(found, _)| (bytes, found.taken())));
             sample.put(bytes, read(FileSystemUse::bytes));
             sample.put(inodes, read(FileSystemUse::inodes));
         }
@@ -204,8 +206,8 @@ impl VolumeDisks {
         Self { systems: BTreeMap::new(), look }
     }
 
-    /// The file system at each path, and the bytes of it that are taken. One that has not answered
-    /// `within` this time is missing, and so is one that can't be looked at.
+    /// The file system at each path. One that has not answered `within` this time is missing, and so
+    /// is one that can't be looked at.
     ///
     /// # Cancel safety
     /// The threads stay until the next call.
@@ -213,7 +215,7 @@ impl VolumeDisks {
         &mut self,
         paths: &BTreeSet<PathBuf>,
         within: Duration,
-    ) -> BTreeMap<PathBuf, (FsStats, u64)> {
+    ) -> BTreeMap<PathBuf, FsStats> {
         let all: Vec<&PathBuf> = paths.iter().collect();
         let until = Instant::now() + within;
         // One whose answer came too late is asked again, or not needed any more.
@@ -225,9 +227,8 @@ impl VolumeDisks {
             let (found, at) = answer.ok()?;
             let at = now.wall.checked_sub(now.boot.saturating_sub(at)).unwrap_or(now.wall);
             let inodes = found.inodes(&path).ok().filter(|(_, all)| *all > 0);
-            let fs = FsStats { at, bytes: found.bytes(&path).ok()?, inodes };
-            let taken = found.blocks.saturating_sub(found.blocks_free);
-            Some((path, (fs, taken.saturating_mul(found.block))))
+            let bytes = found.bytes(&path).ok()?;
+            Some((path, FsStats { at, bytes, used_bytes: found.taken(), inodes }))
         };
         answers.into_iter().filter_map(told).collect_ordered()
     }

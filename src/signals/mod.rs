@@ -61,6 +61,9 @@ pub struct Sample {
     /// Signals of which at least as much is available as the reading says: far from every
     /// threshold.
     pub at_least: BTreeSet<Signal>,
+    /// Bytes that are taken on the file system of a signal. What is reserved for root is neither
+    /// taken nor available.
+    pub taken: BTreeMap<Signal, u64>,
 }
 
 impl Sample {
@@ -77,6 +80,7 @@ impl Sample {
             self.missing.insert(signal, why);
         }
         self.at_least.extend(later.at_least);
+        self.taken.extend(later.taken);
     }
 
     fn put(&mut self, signal: Signal, read: Result<crate::model::Reading, NoReading>) {

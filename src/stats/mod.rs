@@ -170,7 +170,7 @@ impl Collector {
         });
         let Ok(mut stats) = read.await else { return Arc::new(nothing(now)) };
         if let Some(survey) = survey {
-            stats.node.images_bytes = survey.images_bytes;
+            stats.node.images = survey.images;
             stats.pods.iter_mut().for_each(|pod| put_space(pod, &survey));
         }
         for pod in &mut stats.pods {
@@ -239,10 +239,10 @@ impl Collector {
         let paths = all.iter().map(|(_, claim)| claim.path.clone()).collect_ordered();
         let asked = claims.disks.ask(&paths, CLAIMS_PATIENCE).await;
         let measured = |(view, claim): (Arc<PodView>, MeasuredClaim)| {
-            let (fs, used_bytes) = *asked.get(&claim.path)?;
+            let fs = *asked.get(&claim.path)?;
             let (key, uid) = (view.key.clone(), view.uid.clone());
             let MeasuredClaim { volume, claim, .. } = claim;
-            Some(ClaimStats { key, uid, volume, claim, fs, used_bytes })
+            Some(ClaimStats { key, uid, volume, claim, fs })
         };
         claims.found = all.into_iter().filter_map(measured).collect();
         claims.at = Some(now);
@@ -297,7 +297,7 @@ fn node_stats(cgroups: &Cgroups, disks: &DiskSample, depth: StatsDepth) -> NodeS
         container_fs: container_fs.or(image_fs).or(root_fs),
         image_fs: image_fs.or(root_fs),
         root_fs,
-        images_bytes: None,
+        images: None,
     }
 }
 
@@ -308,6 +308,7 @@ fn fs_stats(disks: &DiskSample, bytes: Signal, inodes: Signal, now: Now) -> Opti
     Some(FsStats {
         at: now.wall.checked_sub(now.boot.saturating_sub(read.at)).unwrap_or(now.wall),
         bytes: (read.available, read.capacity),
+        used_bytes: *disks.sample.taken.get(&bytes)?,
         inodes: inodes.map(|inodes| (inodes.available, inodes.capacity)),
     })
 }

@@ -5,7 +5,7 @@ use crate::{
     clock,
     cri::RuntimeClient,
     measure::{Measurement, PodMeasurer},
-    model::{CollectOrdered as _, PodUid, PodUse, PodViews},
+    model::{CollectOrdered as _, ImagesUse, PodUid, PodUse, PodViews},
     signals::PodPlaces,
 };
 use jiff::Timestamp;
@@ -23,7 +23,7 @@ pub(super) struct Survey {
     begun: Duration,
     pub(super) pods: BTreeMap<PodUid, PodUse>,
     /// What all images take.
-    pub(super) images_bytes: Option<u64>,
+    pub(super) images: Option<ImagesUse>,
 }
 
 /// The last survey and the one that is under way.
@@ -35,7 +35,7 @@ pub(super) struct Surveys {
 }
 
 /// When it began, by both clocks, and what came of it.
-type Surveyed = (crate::model::Now, Measurement, Option<u64>);
+type Surveyed = (crate::model::Now, Measurement, Option<ImagesUse>);
 
 impl Surveys {
     pub(super) fn new(runtime: RuntimeClient) -> Self {
@@ -61,7 +61,7 @@ impl Surveys {
             let runtime = self.runtime.clone();
             self.running.spawn(async move {
                 let (measured, images) = tokio::join!(measuring, runtime.image_filesystems());
-                (now, measured, images.ok().and_then(|images| images.images_bytes))
+                (now, measured, images.ok().map(|told| told.images_use))
             });
         }
         if self.latest.is_none() {
@@ -73,11 +73,11 @@ impl Surveys {
 
     fn fold(&mut self, ended: Option<Result<Surveyed, tokio::task::JoinError>>) {
         match ended {
-            Some(Ok((began, Measurement { pods, write_places }, images_bytes))) => {
+            Some(Ok((began, Measurement { pods, write_places }, images))) => {
                 self.measurer.remember(write_places);
                 let pods = pods.into_iter().map(|one| (one.usage.uid.clone(), one.usage));
                 let (at, begun, pods) = (began.wall, began.boot, pods.collect_ordered());
-                self.latest = Some(Arc::new(Survey { at, begun, pods, images_bytes }));
+                self.latest = Some(Arc::new(Survey { at, begun, pods, images }));
             }
             Some(Err(err)) => tracing::warn!(%err, "measuring what pods have on disks has crashed"),
             None => {}

@@ -134,7 +134,7 @@ async fn claimed_volumes_are_told_when_everything_is_asked_for() {
     let [found] = &stats.pods[0].claims[..] else { panic!("{stats:?}") };
     assert_eq!((&*found.volume, &*found.claim), ("v", "data"));
     let (available, capacity) = found.fs.bytes;
-    assert!(available <= capacity && found.used_bytes <= capacity && capacity > 0, "{found:?}");
+    assert!(available <= capacity && found.fs.used_bytes <= capacity && capacity > 0, "{found:?}");
     assert_eq!(*rig.collector.claims().await, stats.pods[0].claims, "they are shared");
 }
 

@@ -546,7 +546,7 @@ fn of_devices(row: &Row<'_>) -> Vec<(String, f64)> {
 
 fn used_bytes(row: &Row<'_>) -> Option<f64> {
     match row.is_machine {
-        true => row.fs.map(|fs| number(fs.bytes.1.saturating_sub(fs.bytes.0))),
+        true => row.fs.map(|fs| number(fs.used_bytes)),
         false => row.layer.map(|layer| number(layer.space.bytes)),
     }
 }

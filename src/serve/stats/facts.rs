@@ -99,7 +99,7 @@ pub(super) const SERIES: &[(Family, Tell)] = &[
             "kubelet_volume_stats_used_bytes",
             "What of the file system of a PersistentVolume is taken, in bytes",
         ),
-        |facts, samples| facts.put_claims(samples, |one| Some(one.used_bytes)),
+        |facts, samples| facts.put_claims(samples, |one| Some(one.fs.used_bytes)),
     ),
     (
         gauge("kubelet_volume_stats_inodes", "Inodes of the file system of a PersistentVolume"),
@@ -391,8 +391,7 @@ mod tests {
             uid: pod.into(),
             volume: "v".into(),
             claim: name.into(),
-            fs: FsStats { at: Timestamp::UNIX_EPOCH, bytes: (40, 100), inodes },
-            used_bytes: 50,
+            fs: FsStats { at: Timestamp::UNIX_EPOCH, bytes: (40, 100), used_bytes: 50, inodes },
         };
         let full = Some((0, 8));
         let all = [claim("a", "data", full), claim("b", "data", full), claim("b", "other", None)];

@@ -29,13 +29,12 @@ pub(super) fn node(
     ]);
     if !short {
         let images = node.image_fs.map(|fs| {
-            let used = node.images_bytes.map(Value::from).unwrap_or_default();
-            file_system(Some(fs), used, Value::Null, fs.at)
+            let taken = node.images.unwrap_or_default();
+            file_system(Some(fs), taken.bytes.into(), taken.inodes.into(), fs.at)
         });
         let whole = |fs: Option<FsStats>| {
             let fs = fs?;
-            let used = fs.bytes.1.saturating_sub(fs.bytes.0);
-            Some(file_system(Some(fs), used.into(), fs.inodes_used().into(), fs.at))
+            Some(file_system(Some(fs), fs.used_bytes.into(), fs.inodes_used().into(), fs.at))
         };
         let tasks = machine.tasks_limit.zip(machine.tasks).map(
             |(limit, tasks)| json!({ "time": time(machine.at), "maxpid": limit, "curproc": tasks }),
@@ -105,7 +104,7 @@ pub(super) fn pod(node: &NodeStats, pod: &PodStats, short: bool) -> Value {
 }
 
 fn claim(claim: &ClaimStats) -> Value {
-    let (bytes, inodes) = (claim.used_bytes.into(), claim.fs.inodes_used().into());
+    let (bytes, inodes) = (claim.fs.used_bytes.into(), claim.fs.inodes_used().into());
     let mut volume = file_system(Some(claim.fs), bytes, inodes, claim.fs.at);
     volume["name"] = Value::from(&*claim.volume);
     volume["pvcRef"] = json!({ "name": claim.claim, "namespace": claim.key.namespace });

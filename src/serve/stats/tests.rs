@@ -93,8 +93,7 @@ fn the_volume_of_a_claim_names_its_claim() {
         uid: "u1".into(),
         volume: "v".into(),
         claim: "web-v".into(),
-        fs: FsStats { at: at(), bytes: (40, 100), inodes: Some((3, 10)) },
-        used_bytes: 50,
+        fs: FsStats { at: at(), bytes: (40, 100), used_bytes: 50, inodes: Some((3, 10)) },
     }];
     assert_eq!(
         summary::pod(&stats.node, &stats.pods[0], false)["volume"][1],
@@ -109,7 +108,7 @@ fn the_volume_of_a_claim_names_its_claim() {
 #[test]
 fn a_volume_in_memory_does_not_have_the_size_of_the_disk() {
     let mut stats = stats();
-    stats.node.root_fs = Some(FsStats { at: at(), bytes: (40, 100), inodes: None });
+    stats.node.root_fs = Some(FsStats { at: at(), bytes: (40, 100), used_bytes: 50, inodes: None });
     let capacity = |stats: &Stats| {
         summary::pod(&stats.node, &stats.pods[0], false)["volume"][0].get("capacityBytes").cloned()
     };

@@ -42,6 +42,11 @@ impl FileSystemUse {
         both.ok_or_else(|| absurd("its file system is larger than a number can be"))
     }
 
+    /// Bytes that are taken, as `df` shows them.
+    pub(in crate::signals) fn taken(&self) -> u64 {
+        self.blocks.saturating_sub(self.blocks_free).saturating_mul(self.block)
+    }
+
     /// Inodes: what is left, and what there is. There are none where the file system has no table
     /// of inodes, like btrfs: nothing that could run out.
     ///
