@@ -97,6 +97,8 @@ fn source(r: &mut Reader<'_>, nodelet: &mut Reader<'_>) -> SourceConfig {
     };
     let url = r.filled_text("staticPodURL").and_then(|(text, place)| {
         let uri: Option<Uri> = text.parse().ok();
+        let authority = uri.as_ref().and_then(Uri::authority);
+        let has_user = authority.is_some_and(|authority| authority.as_str().contains('@'));
         let good = uri.is_some_and(|uri| {
             matches!(uri.scheme_str(), Some("http" | "https")) && uri.host().is_some()
         });
@@ -104,8 +106,11 @@ fn source(r: &mut Reader<'_>, nodelet: &mut Reader<'_>) -> SourceConfig {
             // Not repeated in the message: a query may carry a token.
             let message = "Invalid value: must be an http or https URL";
             r.mistakes.push(place.mistake("staticPodURL", message));
+        } else if has_user {
+            let message = "Invalid value: must not have a user name; set an Authorization header in staticPodURLHeader instead";
+            r.mistakes.push(place.mistake("staticPodURL", message));
         }
-        good.then(|| text.to_owned())
+        (good && !has_user).then(|| text.to_owned())
     });
     SourceConfig {
         static_pod_path,

@@ -31,6 +31,9 @@ pub(super) fn effective(written: &Tree) -> Json {
     let mut all = object(KUBELET, Some(written));
     all.insert("apiVersion".to_owned(), super::assemble::KUBELET_KIND.0.into());
     all.insert("kind".to_owned(), super::assemble::KUBELET_KIND.1.into());
+    if let Some(Json::String(url)) = all.get_mut("staticPodURL") {
+        *url = without_secrets(url);
+    }
     if let Some(headers) = all.get_mut(SECRET).and_then(Json::as_object_mut) {
         headers.values_mut().for_each(|values| *values = [MASK].into_iter().collect());
     }
@@ -113,7 +116,7 @@ mod tests {
     #[test]
     fn defaults_are_filled_in_and_secrets_are_masked() {
         let text = "apiVersion: kubelet.config.k8s.io/v1beta1\nkind: KubeletConfiguration\n\
-            maxPods: 20\nstaticPodURL: https://a/b\n\
+            maxPods: 20\nstaticPodURL: https://a/b?token=secret\n\
             staticPodURLHeader: {Authorization: [Bearer secret]}\n\
             authentication: {webhook: {cacheTTL: 1m}}\nenableContentionProfiling: false\n";
         let all = parse_and_validate(text.as_bytes()).unwrap().effective;
@@ -126,6 +129,7 @@ mod tests {
             ("/authentication/webhook/cacheTTL", json!("1m0s")),
             ("/authentication/webhook/enabled", json!(true)),
             ("/evictionHard/memory.available", json!("100Mi")),
+            ("/staticPodURL", json!("https://a/b")),
             ("/staticPodURLHeader/Authorization", json!(["<masked>"])),
         ] {
             assert_eq!(all.pointer(pointer), Some(&value), "{pointer} in {all:#}");

@@ -325,7 +325,6 @@ fn key_text(node: &Node) -> Result<String, Problem> {
 }
 
 fn scalar_value(text: &str, style: ScalarStyle, tag: Option<&Tag>) -> Result<Value, String> {
-    let refuse = |what: &str| Err(format!("{text:?} {what}"));
     let Some(tag) = tag else {
         return match style {
             ScalarStyle::Plain => {
@@ -347,15 +346,20 @@ fn scalar_value(text: &str, style: ScalarStyle, tag: Option<&Tag>) -> Result<Val
         (Some("bool"), Ok(value @ Value::Bool(_)))
         | (Some("float"), Ok(value @ Value::Number(_)))
         | (Some("null"), Ok(value @ Value::Null)) => Ok(value),
-        (Some(name), _) => refuse(&format!("is not a value of the tag !!{name}")),
-        (None, _) => Err(format!("tag {} is not supported", tag.original())),
+        // Neither the text nor the tag is repeated. They may be a password without quotes.
+        (Some(_), _) => Err("is not a value of the tag before it".to_owned()),
+        (None, _) => {
+            Err("a tag (text that begins with '!') is not supported; if it is a value, put \
+                          it in quotes"
+                .to_owned())
+        }
     }
 }
 
 fn collection_tag(tag: Option<&Tag>, expected: &str) -> Result<(), String> {
     match tag {
         Some(tag) if tag.core_suffix() != Some(expected) => {
-            Err(format!("tag {} is not supported here", tag.original()))
+            Err("a tag (text that begins with '!') is not supported here".to_owned())
         }
         Some(_) | None => Ok(()),
     }

@@ -128,8 +128,11 @@ fn errors_have_a_place() {
         (b"a: *x", "line 1, column 4: does not parse: while parsing node, found unknown anchor"),
         (b"a: &x [*x]", "line 1, column 8: alias of something that contains it"),
         (b"a: .nan", "line 1, column 4: .nan is not a number that JSON can hold"),
-        (b"a: !env HOME", "line 1, column 9: tag !env is not supported"),
-        (b"a: !!int 1.5", "line 1, column 10: \"1.5\" is not a value of the tag !!int"),
+        (
+            b"a: !env HOME",
+            "line 1, column 9: a tag (text that begins with '!') is not supported; if it is a value, put it in quotes",
+        ),
+        (b"a: !!int 1.5", "line 1, column 10: is not a value of the tag before it"),
         (b"[a]: b", "line 1, column 1: a key must be text, not a list or a mapping"),
         (b"~: b", "line 1, column 1: a key must not be empty"),
         (b"<<: 1", "line 1, column 5: merge key '<<' needs a mapping or a list of mappings"),

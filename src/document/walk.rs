@@ -118,7 +118,7 @@ impl Walker {
     }
 
     fn field(&mut self, entry: &Entry, field: &'static Field, path: &str) {
-        if !is_set(&entry.value, &field.ty) {
+        if !is_set(&entry.value, field) {
             return;
         }
         match field.support {
@@ -285,11 +285,13 @@ const IS_DURATION: &str = "must be a duration with units, like 90s, 1m30s or 100
 const IS_TIME: &str = "must be a time like 2026-01-31T12:00:00Z";
 
 /// Whether a field is set at all: null, an empty list and an empty free mapping mean that it isn't.
-fn is_set(node: &Node, ty: &Type) -> bool {
+/// So does an empty text where no text is supported.
+fn is_set(node: &Node, Field { ty, support, .. }: &Field) -> bool {
     match (&node.value, ty) {
         (Value::Null, _) => false,
         (Value::List(items), Type::List(_)) => !items.is_empty(),
         (Value::Map(entries), Type::Map(_)) => !entries.is_empty(),
+        (Value::String(text), Type::String) if *support == Support::No => !text.is_empty(),
         (_, _) => true,
     }
 }

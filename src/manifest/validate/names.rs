@@ -93,7 +93,7 @@ pub(super) fn env_name(text: &str) -> Result<(), String> {
 pub(in crate::manifest) fn config_key(text: &str) -> Result<(), String> {
     max_len(text, 253)?;
     let inner = |b: u8| b.is_ascii_alphanumeric() || matches!(b, b'-' | b'_' | b'.');
-    if !text.bytes().all(inner) {
+    if text.is_empty() || !text.bytes().all(inner) {
         return Err("a valid config key must consist of alphanumeric characters, '-', '_' or '.' \
                     (e.g. 'key.name', or 'KEY_NAME', or 'key-name')"
             .to_owned());
