@@ -28,9 +28,9 @@ use crate::{
         RuntimeView, k8s,
     },
     podspec::{
-        are_objects_known, check_env_objects, check_image_volume, check_user_namespace,
-        check_volume_objects, has_same_class, image_volumes, is_made_from_objects, is_mounted,
-        is_static, needed_images, runtime_handler,
+        all_containers, are_objects_known, check_env_objects, check_image_volume,
+        check_user_namespace, check_volume_objects, has_same_class, image_volumes,
+        is_made_from_objects, is_mounted, is_static, needed_images, runtime_handler,
     },
 };
 use serde::{Deserialize, Serialize};
@@ -267,15 +267,15 @@ pub fn plan_update(input: &UpdateInput<'_>, now: Now) -> UpdatePlan {
     }
 }
 
-/// True when there is something to lose: a container of the running revision has started. A pod
+/// True when there is something to lose: a container of the running revision has started, an init
+/// container for example, which may have worked for an hour. A pod
 /// that waits for its image, for example, is replaced at once.
 fn has_run(input: &UpdateInput<'_>, standing: &DesiredPod) -> bool {
     let own = Occupancy::new(input.observed, &input.settings.owner).own(&standing.uid, true);
-    let spec = standing.pod.spec.as_ref();
-    let regular = spec.map(|spec| spec.containers.as_slice()).unwrap_or_default();
+    let mut containers = standing.pod.spec.iter().flat_map(all_containers);
     // Whether it runs now does not matter: it may crash, or the machine may have gone down.
     input.memory.is_proven(&standing.uid)
-        || regular.iter().any(|container| {
+        || containers.any(|container| {
             let newest = own.newest(&container.name);
             newest.is_some_and(|instance| instance.state != ContainerState::Created)
         })

@@ -302,6 +302,19 @@ fn a_pod_that_has_never_run_is_replaced_at_once() {
 }
 
 #[test]
+fn a_pod_whose_init_containers_have_run_is_kept() {
+    let mut update = Update::to_image("web:2", "IfNotPresent");
+    let with_init = json!({
+        "initContainers": [container("restore")], "containers": [container("web")],
+    });
+    update.standing = Arc::new(desired("a", &with_init));
+    for container in &mut update.world.truth.containers {
+        container.name = "restore".into();
+    }
+    assert_eq!(update.acts_on(), "a");
+}
+
+#[test]
 fn a_crashing_pod_is_kept_between_its_restarts() {
     let mut update = Update::to_image("web:2", "IfNotPresent");
     update.world.kill("web", 1);
