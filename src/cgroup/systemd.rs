@@ -27,13 +27,20 @@ use socket::PrivateSocket;
 use std::{
     io,
     path::{Path, PathBuf},
+    pin::pin,
+    sync::atomic::{AtomicU64, Ordering},
     time::Duration,
 };
 use thiserror::Error;
-use tokio::{net::UnixStream, sync::Semaphore, time::Instant};
+use tokio::{
+    net::UnixStream,
+    sync::Semaphore,
+    time::{Instant, timeout_at},
+};
 use zbus::{Connection, OwnedObjectPath, Variant, connection::Builder};
 
-/// For one piece of work, from waiting for its turn to its end.
+/// For one piece of work. It begins anew with each answer to other work while this one waits for its
+/// turn.
 const DEADLINE: Duration = Duration::from_secs(10);
 /// Before work that a broken connection cut short is tried again.
 const AGAIN: Duration = Duration::from_millis(100);
@@ -134,11 +141,14 @@ pub(super) struct Systemd {
     sockets: SystemdSockets,
     deadline: Duration,
     turn: Semaphore,
+    /// Counts pieces of work that systemd has answered.
+    answered: AtomicU64,
 }
 
 impl Systemd {
     pub(super) fn new(sockets: SystemdSockets) -> Self {
-        Self { sockets, deadline: DEADLINE, turn: Semaphore::new(1) }
+        let answered = AtomicU64::new(0);
+        Self { sockets, deadline: DEADLINE, turn: Semaphore::new(1), answered }
     }
 
     #[cfg(test)]
@@ -159,10 +169,26 @@ impl Systemd {
     /// # Cancel safety
     /// Dropping it drops the connection; what systemd was told by then it does.
     async fn work(&self, work: Work<'_>) -> Result<(), SystemdError> {
+        // After a boot a hundred pods wait for their turns. As long as systemd answers one after the
+        // other, that is no silence of systemd.
+        let mut answered = self.answered.load(Ordering::Relaxed);
+        let mut until = Instant::now() + self.deadline;
+        let mut turn = pin!(self.turn.acquire());
+        let turn = loop {
+            let taken = timeout_at(until, &mut turn).await;
+            let before = std::mem::replace(&mut answered, self.answered.load(Ordering::Relaxed));
+            if before != answered {
+                until = Instant::now() + self.deadline;
+            }
+            match taken {
+                // Never closed; without a turn the work goes ahead.
+                Ok(turn) => break turn.ok(),
+                Err(_) if before != answered => {}
+                Err(_) => return Err(self.silent(None)),
+            }
+        };
         let mut last = None;
         let whole = async {
-            // Never closed; without a turn the work goes ahead.
-            let _turn = self.turn.acquire().await.ok();
             loop {
                 let done = match Manager::connect(&self.sockets).await {
                     Ok(manager) => {
@@ -180,10 +206,16 @@ impl Systemd {
             }
         };
         // On the heap: it is large, and there only while it lasts.
-        match tokio::time::timeout(self.deadline, Box::pin(whole)).await {
-            Ok(done) => done,
-            Err(_) => Err(SystemdError::Deadline { seconds: self.deadline.as_secs(), last }),
+        let done = timeout_at(until, Box::pin(whole)).await;
+        if done.is_ok() {
+            self.answered.fetch_add(1, Ordering::Relaxed);
         }
+        drop(turn);
+        done.unwrap_or_else(|_| Err(self.silent(last)))
+    }
+
+    fn silent(&self, last: Option<String>) -> SystemdError {
+        SystemdError::Deadline { seconds: self.deadline.as_secs(), last }
     }
 }
 

@@ -86,6 +86,8 @@ enum Changed {
     View,
     /// Something that admission depends on.
     Standing,
+    /// A pod has ended for good.
+    Ended,
     /// Nothing of the name is left, so its worker ends.
     Gone,
 }
@@ -515,9 +517,9 @@ impl WorkerSet {
         }
         let moved = rollouts != self.state.rollouts;
         self.publish_ending();
-        if changed == Changed::Gone {
+        if changed >= Changed::Ended {
             // The tasks that remove leftovers, on the host or from the API server, learn that a pod
-            // is gone.
+            // is gone, and the cgroup of burstable pods that one takes no more CPU time.
             self.publish_known();
         }
         self.publish_dead();
@@ -545,6 +547,8 @@ impl WorkerSet {
         let moved = got_on
             || (&*recorded, &handle.shown, handle.alive, handle.update_waits)
                 != (&report.recorded, &shown, report.alive, update_waits);
+        let ended = |all: &[Recorded]| all.iter().filter(|recorded| recorded.ended).count();
+        let has_ended = ended(recorded) < ended(&report.recorded);
         handle.progress = progress;
         *recorded = report.recorded;
         handle.shown = shown;
@@ -578,10 +582,11 @@ impl WorkerSet {
                 None => views.remove(&report.key).is_some(),
             }
         });
-        match (idle, moved) {
-            (true, _) => Changed::Gone,
-            (false, true) => Changed::Standing,
-            (false, false) => Changed::View,
+        match (idle, has_ended, moved) {
+            (true, _, _) => Changed::Gone,
+            (false, true, _) => Changed::Ended,
+            (false, false, true) => Changed::Standing,
+            (false, false, false) => Changed::View,
         }
     }
 

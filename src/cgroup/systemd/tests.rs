@@ -112,6 +112,22 @@ async fn work_goes_on_over_a_broken_connection() {
 }
 
 #[tokio::test]
+async fn while_systemd_answers_others_a_turn_is_waited_for() {
+    let dir = tempfile::tempdir().unwrap();
+    let fake = FakeSystemd::start(dir.path()).await;
+    let systemd = Systemd::with_deadline(fake.sockets(), Duration::from_secs(2));
+    let held = systemd.turn.acquire().await;
+    let slices = [slice("a.slice")];
+    let mut waits = pin!(systemd.ensure(&slices));
+    for _ in 0..3 {
+        assert!(tokio::time::timeout(Duration::from_secs(1), &mut waits).await.is_err());
+        systemd.answered.fetch_add(1, Ordering::Relaxed);
+    }
+    drop(held);
+    waits.await.unwrap();
+}
+
+#[tokio::test]
 async fn a_hanging_systemd_costs_the_deadline_and_no_connection() {
     let (_dir, fake, _) = bench().await;
     let systemd = Systemd::with_deadline(fake.sockets(), Duration::from_secs(1));

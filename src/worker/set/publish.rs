@@ -6,8 +6,8 @@ use crate::{
     admission::Cycle,
     desired::Duplicate,
     model::{
-        CollectOrdered as _, Completeness, Ending, ForeignPod, Known, PodKey, PodUid, SandboxState,
-        priority_of,
+        CollectOrdered as _, Completeness, DesiredPod, Ending, ForeignPod, Known, PodKey, PodUid,
+        SandboxState, priority_of,
     },
     plan::Occupancy,
     podspec::burstable_shares,
@@ -41,7 +41,8 @@ impl WorkerSet {
         let wished = state.desired.pods.values().map(|pod| &pod.uid);
         let recorded = state.recorded.values().flatten().map(|recorded| &recorded.uid);
         let shown = state.workers.values().flat_map(|handle| &handle.shown);
-        let specs = state.desired.pods.values().filter_map(|pod| pod.pod.spec.as_ref());
+        let active = state.desired.pods.values().filter(|pod| !state.has_ended(pod));
+        let specs = active.filter_map(|pod| pod.pod.spec.as_ref());
         let inspected = state.listed && state.uninspected.is_empty();
         let known = Known {
             listed: inspected && state.desired.told,
@@ -82,6 +83,13 @@ impl WorkerSet {
 }
 
 impl State {
+    /// True when a wished pod has ended for good: it uses nothing any more.
+    pub(super) fn has_ended(&self, pod: &DesiredPod) -> bool {
+        let ended = |recorded: &Recorded| recorded.ended && recorded.uid == pod.uid;
+        self.desired.ends.get(&pod.key).is_some_and(|end| end.phase.is_some())
+            || self.recorded(&pod.key).iter().any(ended)
+    }
+
     /// The pods that must end for a shutdown and still run, or whose workers have not answered
     /// their last input. A pod that is yet to be inspected has no worker that could say when it
     /// ends. Before the runtime was listed, every pod may run whose record has no end.

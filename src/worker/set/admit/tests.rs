@@ -4,8 +4,8 @@ use super::{super::Handle, *};
 use crate::{
     admission::Progress,
     model::{
-        Completeness, MachineState, NetworkMode, ObservedPod, ObservedSandbox, Origin,
-        SandboxState, Shutdown, ShutdownPeriods, SourceKind, k8s,
+        Completeness, MachineState, NetworkMode, ObservedPod, ObservedSandbox, Origin, PodEnd,
+        SandboxState, Shutdown, ShutdownPeriods, SourceKind, TerminalPhase, k8s,
     },
     store::PodRecord,
     worker,
@@ -71,6 +71,20 @@ fn state(records: &[Recorded], running: &[&str]) -> State {
         state.observed.insert(web(), Arc::new(observed));
     }
     state
+}
+
+#[test]
+fn a_pod_that_has_ended_is_not_counted_as_active() {
+    let (pod, running) = (desired("a"), state(&[recorded("a", false)], &[]));
+    assert!(!running.has_ended(&pod));
+    assert!(!state(&[recorded("before", true)], &[]).has_ended(&pod));
+    assert!(state(&[recorded("a", true)], &[]).has_ended(&pod));
+    let mut in_api = running;
+    in_api.desired.ends.insert(web(), PodEnd { phase: None, deleted: Some(30) });
+    assert!(!in_api.has_ended(&pod), "it is still being stopped");
+    let phase = Some(TerminalPhase::Succeeded);
+    in_api.desired.ends.insert(web(), PodEnd { phase, deleted: None });
+    assert!(in_api.has_ended(&pod));
 }
 
 /// The worker has reported and shows this incarnation.
