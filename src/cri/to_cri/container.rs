@@ -98,17 +98,21 @@ fn annotations(inputs: &ContainerInputs<'_>) -> BTreeMap<String, String> {
         annotations.insert(annotation::IMAGE_VOLUMES.to_owned(), ids);
     }
     let lifecycle = container.lifecycle.as_ref();
-    if let Some(hook) = lifecycle.and_then(|lifecycle| lifecycle.pre_stop.as_ref()) {
-        let json = serde_json::to_string(hook).unwrap_or_default();
-        annotations.insert(annotation::PRE_STOP.to_owned(), json);
-    }
+    let hook = lifecycle.and_then(|lifecycle| lifecycle.pre_stop.as_ref());
     let ports: Vec<PortJson<'_>> = container.ports.iter().flatten().map(PortJson::of).collect();
-    if !ports.is_empty() {
-        let json = serde_json::to_string(&ports).unwrap_or_default();
-        annotations.insert(annotation::PORTS.to_owned(), json);
+    for (name, json) in [
+        (annotation::PRE_STOP, hook.map(serde_json::to_string)),
+        (annotation::PORTS, (!ports.is_empty()).then(|| serde_json::to_string(&ports))),
+    ] {
+        let json = json.and_then(Result::ok).filter(|json| json.len() <= LISTABLE);
+        annotations.extend(json.map(|json| (name.to_owned(), json)));
     }
     annotations
 }
+
+/// Bytes of an annotation that only other tools read. A larger one is left out: the runtime lists
+/// the annotations of all containers in one answer of at most 16 MiB.
+const LISTABLE: usize = 2 << 10;
 
 /// A port as the kubelet writes it, field order included.
 #[derive(Serialize)]

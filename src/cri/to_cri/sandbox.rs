@@ -2,7 +2,7 @@
 
 use super::{SandboxInputs, resources, security};
 use crate::cri::{POD_NAME_LABEL, POD_NAMESPACE_LABEL, POD_UID_LABEL, v1};
-use crate::model::{CollectOrdered as _, OWNER_LABEL, k8s};
+use crate::model::{CollectOrdered as _, OWNER_LABEL, Order as _, k8s};
 use crate::podspec::sysctl_name;
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -17,7 +17,7 @@ pub fn sandbox_config(inputs: &SandboxInputs<'_>) -> v1::PodSandboxConfig {
         meta.namespace.clone().unwrap_or_default(),
         meta.uid.clone().unwrap_or_default(),
     );
-    let mut labels = meta.labels.clone().unwrap_or_default();
+    let mut labels = listable(meta.labels.as_ref());
     // These win over labels of the same names in the manifest: pods are found again by them.
     labels.insert(POD_NAME_LABEL.to_owned(), name.clone());
     labels.insert(POD_NAMESPACE_LABEL.to_owned(), namespace.clone());
@@ -34,7 +34,7 @@ pub fn sandbox_config(inputs: &SandboxInputs<'_>) -> v1::PodSandboxConfig {
         }),
         port_mappings: spec.containers.iter().flat_map(port_mappings).collect(),
         labels,
-        annotations: meta.annotations.clone().unwrap_or_default(),
+        annotations: listable(meta.annotations.as_ref()),
         linux: Some(v1::LinuxPodSandboxConfig {
             cgroup_parent: inputs.cgroup_parent.to_owned(),
             security_context: Some(security::sandbox(spec, inputs)),
@@ -43,6 +43,25 @@ pub fn sandbox_config(inputs: &SandboxInputs<'_>) -> v1::PodSandboxConfig {
             resources: Some(resources::sandbox(spec, inputs.node)),
         }),
     }
+}
+
+/// Bytes of a pod's own labels that its sandbox gets, and of its annotations.
+const LISTABLE: usize = 16 << 10;
+
+/// What of a pod's labels or annotations its sandbox gets: all of them, or the smallest if they are
+/// larger than [`LISTABLE`] together. The runtime lists them with all other sandboxes, in one answer
+/// of at most 16 MiB. So one author of pods can't make the answer too large for everybody.
+fn listable(own: Option<&BTreeMap<String, String>>) -> BTreeMap<String, String> {
+    let mut entries: Vec<(&String, &String)> = own.into_iter().flatten().collect();
+    let size = |(key, value): &(&String, &String)| key.len() + value.len();
+    entries.order_by_key(size);
+    let mut left = LISTABLE;
+    let fitting = entries.into_iter().take_while(|entry| {
+        let rest = left.checked_sub(size(entry));
+        left = rest.unwrap_or(left);
+        rest.is_some()
+    });
+    fitting.map(|(key, value)| (key.clone(), value.clone())).collect_ordered()
 }
 
 /// Kernel parameters, their names with dots between the parts, as admission has judged them.

@@ -32,13 +32,17 @@ fn pod(spec: &Value) -> k8s::Pod {
 }
 
 fn sandbox(spec: &Value, node: &NodeFacts) -> v1::PodSandboxConfig {
+    sandbox_of(&pod(spec), spec, node)
+}
+
+fn sandbox_of(pod: &k8s::Pod, spec: &Value, node: &NodeFacts) -> v1::PodSandboxConfig {
     let dns = DnsInputs {
         servers: vec!["10.96.0.10".to_owned()],
         searches: vec!["default.svc.cluster.local".to_owned()],
         options: vec!["ndots:5".to_owned()],
     };
     sandbox_config(&SandboxInputs {
-        pod: &pod(spec),
+        pod,
         attempt: 1,
         owner: "owner-1",
         hostname: "web-node1",
@@ -134,6 +138,25 @@ fn an_image_is_mounted_by_its_id_and_noted_for_the_collection() {
     assert_eq!(image.image, "sha256:b");
     assert_eq!(image.user_specified_image, "r/models:1");
     assert_eq!(made.annotations["nodelet.dev/image-volumes"], "sha256:a,sha256:b");
+}
+
+#[test]
+fn what_would_make_a_listing_large_is_left_out() {
+    let large = "x".repeat(10_000);
+    let spec = json!({"containers": [{
+        "name": "web", "image": "nginx:1", "ports": [{"containerPort": 80}],
+        "lifecycle": {"preStop": {"exec": {"command": ["sh", "-c", large]}}},
+    }]});
+    let mut pod = pod(&spec);
+    let annotations = [("a", &large), ("b", &large), ("c", &"small".to_owned())];
+    let annotations = annotations.map(|(key, value)| (key.to_owned(), value.clone()));
+    pod.metadata.annotations = Some(annotations.into());
+    let made = sandbox_of(&pod, &spec, &node());
+    assert_eq!(made.annotations.keys().collect::<Vec<_>>(), ["a", "c"]);
+    assert!(made.labels.contains_key("io.kubernetes.pod.uid"));
+    let made = container_with(&spec, IMAGE, &node()).unwrap().annotations;
+    assert!(made.contains_key("io.kubernetes.container.ports"));
+    assert!(!made.contains_key("io.kubernetes.container.preStopHandler"));
 }
 
 fn security(spec: &Value) -> v1::LinuxContainerSecurityContext {
