@@ -7,7 +7,7 @@
 use super::{Action, KillPod, KillPurpose, PodPlan, Restart, kill::is_alive, name::Cx};
 use crate::{
     model::{ContainerId, PodView, k8s},
-    podspec::is_sidecar,
+    podspec::{is_sidecar, is_static},
 };
 use std::collections::BTreeSet;
 use thiserror::Error;
@@ -36,12 +36,20 @@ pub enum NoRestart {
     EphemeralContainer { name: String },
     /// The restart policy lets none of the containers start again.
     #[error(
-        "{} has ended for good under its restart policy; to run it again, remove the manifest, \
-         wait until the pod is gone, and write the manifest again", .names.join(", ")
+        "{} has ended for good under its restart policy; to run it again, {}", .names.join(", "),
+        how_to_run_again(*.is_static)
     )]
-    Ended { names: Vec<String> },
+    Ended { names: Vec<String>, is_static: bool },
     #[error("none of its containers has started yet")]
     NotStarted,
+}
+
+fn how_to_run_again(is_static: bool) -> &'static str {
+    if is_static {
+        "remove the manifest, wait until the pod is gone, and write the manifest again"
+    } else {
+        "delete the pod in the API server and create it again"
+    }
 }
 
 /// Finds the instances that a restart is about: those of `container`, or of all regular containers
@@ -82,7 +90,10 @@ pub fn select_restarts(view: &PodView, container: Option<&str>) -> Result<Restar
     match (restarts.ids.is_empty(), restarts.ended.is_empty()) {
         (false, _) => Ok(restarts),
         (true, true) => Err(NoRestart::NotStarted),
-        (true, false) => Err(NoRestart::Ended { names: restarts.ended }),
+        (true, false) => {
+            let is_static = view.pod.as_deref().is_none_or(is_static);
+            Err(NoRestart::Ended { names: restarts.ended, is_static })
+        }
     }
 }
 

@@ -18,7 +18,7 @@ use crate::{
 };
 use futures_util::future::join;
 use std::{
-    sync::{Arc, atomic::AtomicU64},
+    sync::{Arc, OnceLock, atomic::AtomicU64},
     time::Duration,
 };
 use tokio::sync::watch;
@@ -144,6 +144,7 @@ impl Worker {
                 biased;
                 outcome = &mut running => {
                     self.pod_start.images_took(&request.uid, request.images_took());
+                    self.begun_with = request.begun_with.get().cloned();
                     // The next action may write the same volumes, so it waits. The write may hang.
                     self.earlier = refresh.take();
                     let earlier = self.earlier.as_ref().map(EarlierWork::progress);
@@ -241,14 +242,29 @@ impl Worker {
         }
         current.deadline.look(&latest.orders);
         current.input = latest;
+        request.latest_objects.send_replace(Arc::clone(&current.input.objects));
         if self.take_asked(&current.input).await {
             request.cancel_pull.cancel();
+            if self.is_restart_asked(current) {
+                request.cancel_hook.cancel();
+            }
         }
         self.picture.observe(Arc::clone(&current.input.observed));
         self.kill_at_once(&current.input);
         if current.refresh.is_none() && matches!(*current.action, Action::StartContainer(_)) {
             current.refresh = self.refresh(current);
         }
+    }
+
+    /// Whether a person wants the container restarted that the action has started.
+    fn is_restart_asked(&self, current: &Execution) -> bool {
+        let Action::StartContainer(start) = &*current.action else { return false };
+        let mut containers = current.input.observed.containers.iter();
+        containers.any(|container| {
+            *container.name == *start.name
+                && container.state.is_running()
+                && self.memory.of(current.action.uid()).asked.contains(&container.id)
+        })
     }
 
     /// Writes the volumes of a pod whose objects have changed, beside the start of a container,
@@ -292,7 +308,10 @@ impl Worker {
             pod,
             observed: self.picture.shared().unwrap_or_default(),
             objects: Arc::clone(&input.objects),
+            latest_objects: watch::Sender::new(Arc::clone(&self.input.borrow().objects)),
+            begun_with: OnceLock::new(),
             cancel_pull: cancel.child_token(),
+            cancel_hook: cancel.child_token(),
             cancel,
             progress,
             stop_control: StopControl::default(),

@@ -13,7 +13,7 @@ use super::{
 use crate::{
     clock,
     metrics::metrics,
-    model::{Now, ObservedPod, PodKey, PodUid, k8s},
+    model::{NodeObjects, Now, ObservedPod, PodKey, PodUid, k8s},
     plan::{
         Action, HeldPod, NameInput, Occupancy, Outcome, Picture, PodMemory, PodPlan, Rollout, Wish,
         plan_name,
@@ -98,6 +98,8 @@ pub(super) struct Worker {
     /// The number of the last request of a person that was taken over.
     asked: u64,
     pub(super) pod_start: PodStart,
+    /// The ConfigMaps and Secrets that the container began with which the last action has started.
+    pub(super) begun_with: Option<Arc<NodeObjects>>,
     ends: Ends,
 }
 
@@ -136,6 +138,7 @@ impl Worker {
             trial_began: None,
             asked: 0,
             pod_start: PodStart::default(),
+            begun_with: None,
             ends: Ends::default(),
         }
     }
@@ -314,7 +317,8 @@ impl Worker {
             // The record has the pod that the action was executed with: `PreparePod` has put the
             // wished revision into it first.
             let pod = self.records.pod_for(&uid, input);
-            let objects = pod.map(|pod| ObjectsRead::of(&pod, &input.objects)).unwrap_or_default();
+            let begun_with = self.begun_with.take().unwrap_or_else(|| Arc::clone(&input.objects));
+            let objects = pod.map(|pod| ObjectsRead::of(&pod, &begun_with)).unwrap_or_default();
             let failed = !outcome.is_success();
             self.take_outcome(outcome, objects).await;
             let latest = self.input.borrow().clone();

@@ -54,6 +54,26 @@ pub fn a_container_whose_post_start_hook_fails_is_restarted(kind: Kind) {
     world.finish();
 }
 
+pub fn a_post_start_hook_that_never_ends_holds_up_no_restart(kind: Kind) {
+    let world = World::start(kind);
+    let hook = shell("test -e /host/second || { touch /host/second; sleep 100000; }");
+    let dir = tempfile::tempdir().unwrap();
+    let pod = Pod::running("web").set("containers/0/lifecycle", json!({ "postStart": hook }));
+    world.drop_pod(&pod.host_dir(dir.path()));
+    let called = |count: &usize| *count > 0;
+    world.wait_until("the hook is called", || world.proxy.count("ExecSync", ""), called);
+    world.wait("its container is shown as running", |status| {
+        let state = status.container("web", "main").and_then(|status| status.state.as_ref());
+        state.is_some_and(|state| state.running.is_some())
+    });
+    let said = world.agent.cli(&["restart", "web"]);
+    assert!(said.status.success(), "{said:?}");
+    world.wait("it is restarted", |status| {
+        status.runs("web") && status.restarts("web", "main") == 1
+    });
+    world.finish();
+}
+
 pub fn a_post_start_hook_that_never_ends_holds_up_no_removal(kind: Kind) {
     let world = World::start(kind);
     let hook = json!({ "postStart": shell("sleep 100000") });

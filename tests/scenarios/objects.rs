@@ -191,15 +191,20 @@ pub fn an_edited_label_reaches_the_volume_and_restarts_nothing(kind: Kind) {
     world.finish();
 }
 
-/// One container of the pod runs and another one waits for its image.
-pub fn a_pull_that_hangs_delays_no_change_of_a_volume(kind: Kind) {
+/// One container of the pod runs and another one waits for its image. It begins with what there is
+/// when the image has come.
+pub fn a_pull_that_hangs_delays_no_change_of_objects(kind: Kind) {
     let world = World::start(kind);
     let map = |text: &str| config_map("web", &json!({ "greeting": text }));
     world.write("map.yaml", &map("one"));
     world.write("secret.yaml", &secret("db", &json!({ "password": PASSWORD })));
     let hangs = world.proxy.on("PullImage").hang();
-    let pod = reader().container("slow", FOREVER);
-    world.drop_pod(&pod.set("containers/1/imagePullPolicy", "Always"));
+    let greeting = json!({ "configMapKeyRef": { "name": "web", "key": "greeting" } });
+    let pod = reader()
+        .container("slow", FOREVER)
+        .set("containers/1/imagePullPolicy", "Always")
+        .set("containers/1/env", json!([{ "name": "GREETING", "valueFrom": greeting }]));
+    world.drop_pod(&pod);
     world.wait("one container runs", |status| {
         let main = status.container("web", "main");
         main.is_some_and(|main| main.ready)
@@ -218,6 +223,8 @@ pub fn a_pull_that_hangs_delays_no_change_of_a_volume(kind: Kind) {
     assert_eq!(world.proxy.count("PullImage", "web"), 1, "it is still the same pull");
     assert_eq!(world.running_ids("web"), ids);
     world.proxy.lift(hangs);
+    world.wait_running("web");
+    assert_eq!(env(&request(&world), "GREETING"), "three");
     world.finish();
 }
 
@@ -394,6 +401,12 @@ pub fn nothing_of_a_secret_is_told(kind: Kind) {
         format!("apiVersion: v1\nkind: Secret\nmetadata: {{name: db}}\nstringData: [{PASSWORD}\n"),
         format!(
             "apiVersion: v1\nkind: Secret\nmetadata: {{name: db}}\nstringData: {{password: *{PASSWORD}}}\n"
+        ),
+        format!(
+            "apiVersion: v1\nkind: Secret\nmetadata: {{name: db}}\nstringData: {{password: !{PASSWORD}}}\n"
+        ),
+        format!(
+            "apiVersion: v1\nkind: Secret\nmetadata: {{name: db}}\nstringData: {{password: !!int {PASSWORD}}}\n"
         ),
         format!("kind: Secret\npassword: {PASSWORD}\n"),
     ] {

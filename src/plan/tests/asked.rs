@@ -295,7 +295,7 @@ fn what_has_ended_for_good_is_not_restarted() {
     }
     let ended = view("OnFailure", true, &[("web", json!(0)), ("api", json!(1))]);
     let names = vec!["web".to_owned(), "api".to_owned()];
-    assert_eq!(select_restarts(&ended, None), Err(NoRestart::Ended { names }));
+    assert_eq!(select_restarts(&ended, None), Err(NoRestart::Ended { names, is_static: false }));
 }
 
 #[test]

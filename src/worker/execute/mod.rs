@@ -53,7 +53,7 @@ use std::{
     path::PathBuf,
     pin::Pin,
     sync::{
-        Arc,
+        Arc, OnceLock,
         atomic::{AtomicU64, Ordering},
     },
     time::Duration,
@@ -127,12 +127,19 @@ pub(super) struct Request {
     /// The pod as it runs or is wished; `None` when only the runtime knows it.
     pub pod: Option<Arc<k8s::Pod>>,
     pub observed: Arc<ObservedPod>,
-    /// ConfigMaps and Secrets.
+    /// ConfigMaps and Secrets when the action began. Volumes are made from them.
     pub objects: Arc<NodeObjects>,
+    /// ConfigMaps and Secrets as they are now. A container begins with them, because its image may
+    /// have taken minutes.
+    pub latest_objects: watch::Sender<Arc<NodeObjects>>,
+    /// What the container began with.
+    pub begun_with: OnceLock<Arc<NodeObjects>>,
     /// Cancels what may take for ever: an image pull, a postStart hook or the wait for a turn.
     pub cancel: CancellationToken,
     /// Cancels an image pull alone. It is also cancelled with `cancel`.
     pub cancel_pull: CancellationToken,
+    /// Cancels a postStart hook alone. It is also cancelled with `cancel`.
+    pub cancel_hook: CancellationToken,
     pub progress: watch::Sender<Progress>,
     pub stop_control: StopControl,
     /// The one of an earlier action that is still under way.

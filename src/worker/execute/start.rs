@@ -228,7 +228,7 @@ impl Start<'_> {
     }
 
     /// Calls the hook. A container whose hook fails is stopped. The call is dropped when the pod is
-    /// no longer wanted, because a hook may take for ever.
+    /// no longer wanted or a person wants the container restarted, because a hook may take for ever.
     async fn post_start(
         &self,
         hook: &k8s::LifecycleHandler,
@@ -240,7 +240,7 @@ impl Start<'_> {
         // Both are cancel-safe.
         let called = tokio::select! {
             biased;
-            () = request.cancel.cancelled() => Ok(()),
+            () = request.cancel_hook.cancelled() => Ok(()),
             called = call => called,
         };
         request.progress.send_modify(|progress| *progress = Progress::default());
@@ -306,6 +306,8 @@ impl Start<'_> {
         sandbox: &ObservedSandbox,
         images: &VolumeImages,
     ) -> Result<Inside, HostError> {
+        let objects = Arc::clone(&self.request.latest_objects.borrow());
+        let objects = self.request.begun_with.get_or_init(|| objects);
         let host_ips = Arc::clone(&self.host.node_ips.borrow());
         let pod_ips: &[IpAddr] = if is_host_network(self.pod) { &host_ips } else { &sandbox.ips };
         let env = build_env(
@@ -316,7 +318,7 @@ impl Start<'_> {
                 host_ips: &host_ips,
                 pod_ips: &primary_ips(pod_ips, &host_ips),
                 allocatable: &self.host.settings.allocatable,
-                objects: &self.request.objects,
+                objects,
             },
         )?;
         let mounts = self.mounts(&env, pod_ips, images).await?;

@@ -133,6 +133,7 @@ impl State {
         match self.wish(&view.key) {
             Wish::Run(_) => {}
             Wish::Keep { why, .. } => return Err(NotTaken::Kept(why)),
+            Wish::End { end, .. } if end.deleted.is_none() => return Err(NotTaken::Ended),
             Wish::End { .. } => return Err(NotTaken::Terminating),
             Wish::Gone | Wish::Undecided => return Err(NotTaken::NotWished),
         }
