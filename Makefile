@@ -50,7 +50,7 @@ RELEASE_CORE = a_crashing_container_backs_off a_hog_dies_while_the_runtime_hangs
 	an_edit_replaces_the_pod_after_the_old_one_is_gone jobs_run_to_their_end killed_around_every_mutating_call \
 	killed_around_every_state_file_write logs_are_printed many_pods_at_once security_context termination_messages volumes
 
-# The tests in whole machines that `make test-all` runs. `make test-machine` runs all of them.
+# The tests in whole machines that `make test-all` runs. `make test-machine` runs all of them but the one of `make soak-machine`.
 MACHINE_CORE = a_node_through_its_life a_reboot_waits_for_pods slices_hold_what_manifests_ask two_drivers_are_told_apart_and_changed \
 	power_losses_in_a_churn memory_pressure_on_a_small_machine kubeadm_makes_a_machine_a_node
 

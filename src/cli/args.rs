@@ -136,7 +136,7 @@ pub struct LogsArgs {
     /// Which pod is meant.
     #[command(flatten)]
     pub namespace: NamespaceArgs,
-    /// The container [default: the pod's first]
+    /// The container [default: the pod's first; without an agent, needed where there are several]
     #[arg(short, long, value_name = "CONTAINER")]
     pub container: Option<String>,
     /// Keep printing new lines as they are written
@@ -272,7 +272,7 @@ pub struct RestartArgs {
     /// Which pod is meant.
     #[command(flatten)]
     pub namespace: NamespaceArgs,
-    /// Only this container [default: all containers but init containers]
+    /// Only this container [default: all regular containers and sidecars]
     #[arg(short, long, value_name = "CONTAINER")]
     pub container: Option<String>,
     /// How the agent is found.
@@ -303,7 +303,7 @@ pub struct CheckArgs {
     /// The agent's configuration file, which affects which manifests are valid
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
     pub config: Option<PathBuf>,
-    /// Directory of drop-in files for that file
+    /// Directory of drop-in files, with or without --config
     #[arg(long, value_name = "DIR", value_hint = ValueHint::DirPath)]
     pub config_dir: Option<PathBuf>,
     /// The node's name, which is appended to pod names [default: the agent's choice]

@@ -29,7 +29,7 @@ const STAND_INS: [(&str, &str); 4] = [
     ),
     (
         "postgres",
-        "[ $(stat -c %u:%a $PGDATA) = 999:700 ]; [ $(cat $POSTGRES_PASSWORD_FILE) = change-me ]; \
+        "[ $(stat -c %u:%a $PGDATA) = 70:700 ]; [ $(cat $POSTGRES_PASSWORD_FILE) = change-me ]; \
          touch $PGDATA/PG_VERSION; httpd -p 5432",
     ),
     (
@@ -104,7 +104,7 @@ pub fn edge_pods_run(kind: Kind) {
         world.wait_running(name);
     }
     let data = fs::metadata(host.join("var/lib/database/pg")).unwrap();
-    assert_eq!((data.uid(), data.permissions().mode() & 0o777), (999, 0o700));
+    assert_eq!((data.uid(), data.permissions().mode() & 0o777), (70, 0o700));
     let broker = Process::of(&world, "mqtt", "mosquitto");
     assert_eq!(broker.status("Uid"), "1883 1883 1883 1883");
     let seen = || host.join("var/lib/log-shipper/tail.db").exists();
