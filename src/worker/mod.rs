@@ -15,8 +15,8 @@
 //! Invariant: nothing is planned before the runtime was listed once.
 //!
 //! Invariant: a mutating call is awaited to its end, also when the agent stops. Only an image pull
-//! and a hook are dropped, when their pod is no longer wanted. A pod that is to end does not wait for
-//! a stop of containers after which it was to go on (`earlier`).
+//! and a hook are dropped, when their pod is no longer wanted or a person wants a restart. A pod that
+//! is to end does not wait for a stop of containers after which it was to go on (`earlier`).
 
 mod counted;
 mod deadline;

@@ -131,8 +131,7 @@ impl Worker {
         let mut listening = true;
         // An action may hang, for example in a postStart hook. Meanwhile the trial of a revision can
         // end, and a revision that waits can fetch its images.
-        let latest = self.input.borrow().clone();
-        self.follow(&mut current, &latest);
+        self.catch_up(&mut current).await;
         let mut wake_at = self.next_look(&current.input, plan, current.update_at).await;
         // `running`, the refresh and the fetch are pinned outside and polled again when another arm
         // wins; a watch's `changed` loses nothing when it is dropped. `until` is made anew from a
@@ -154,6 +153,7 @@ impl Worker {
                 (done, objects) = ended(refresh) => {
                     if done.is_success() {
                         self.objects.take(&done, objects);
+                        self.offer_objects(&current);
                     } else {
                         current.refused = Some(objects);
                     }
@@ -200,6 +200,16 @@ impl Worker {
         }
     }
 
+    /// Takes over what has changed during the action before this one.
+    async fn catch_up(&mut self, current: &mut Execution) {
+        let latest = self.input.borrow().clone();
+        if Arc::ptr_eq(&latest.objects, &current.input.objects) {
+            self.follow(current, &latest);
+        } else {
+            self.take_input(current, true).await;
+        }
+    }
+
     /// Follows a new revision during an action.
     fn follow(&mut self, current: &mut Execution, latest: &Input) {
         let update = self.follow_update(latest);
@@ -242,25 +252,36 @@ impl Worker {
         }
         current.deadline.look(&latest.orders);
         current.input = latest;
-        request.latest_objects.send_replace(Arc::clone(&current.input.objects));
+        self.offer_objects(current);
+        self.picture.observe(Arc::clone(&current.input.observed));
         if self.take_asked(&current.input).await {
+            let request = &current.request;
             request.cancel_pull.cancel();
             if self.is_restart_asked(current) {
                 request.cancel_hook.cancel();
             }
         }
-        self.picture.observe(Arc::clone(&current.input.observed));
         self.kill_at_once(&current.input);
         if current.refresh.is_none() && matches!(*current.action, Action::StartContainer(_)) {
             current.refresh = self.refresh(current);
         }
     }
 
+    /// Lets the container that is being started begin with the latest objects, once the volumes are
+    /// written from them: a container whose environment is newer than its files would not be
+    /// restarted for the files.
+    fn offer_objects(&self, current: &Execution) {
+        if self.objects.are_written(&current.input) {
+            let latest = Arc::clone(&current.input.objects);
+            current.request.latest_objects.send_replace(latest);
+        }
+    }
+
     /// Whether a person wants the container restarted that the action has started.
     fn is_restart_asked(&self, current: &Execution) -> bool {
         let Action::StartContainer(start) = &*current.action else { return false };
-        let mut containers = current.input.observed.containers.iter();
-        containers.any(|container| {
+        let Some(observed) = self.picture.shared() else { return false };
+        observed.containers.iter().any(|container| {
             *container.name == *start.name
                 && container.state.is_running()
                 && self.memory.of(current.action.uid()).asked.contains(&container.id)
@@ -308,7 +329,7 @@ impl Worker {
             pod,
             observed: self.picture.shared().unwrap_or_default(),
             objects: Arc::clone(&input.objects),
-            latest_objects: watch::Sender::new(Arc::clone(&self.input.borrow().objects)),
+            latest_objects: watch::Sender::new(Arc::clone(&input.objects)),
             begun_with: OnceLock::new(),
             cancel_pull: cancel.child_token(),
             cancel_hook: cancel.child_token(),

@@ -329,6 +329,43 @@ fn a_pod_ends_while_the_write_of_its_volumes_hangs() {
     bench.wait_gone("web");
 }
 
+/// A container that began with newer data than its volumes have would not be restarted for them.
+#[test]
+fn a_container_begins_with_no_newer_data_than_its_volumes_have() {
+    let bench = Bench::start();
+    bench.configure("settings", "one");
+    let from_map = json!({ "configMapKeyRef": { "name": "settings", "key": "key" } });
+    let web = configured_pod()
+        .meta("annotations", json!({ "nodelet.dev/restart-on-config-change": "true" }))
+        .set("containers/0/env", json!([{ "name": "KEY", "valueFrom": from_map }]))
+        .set("containers/0/imagePullPolicy", "Always");
+    let held = bench.proxy.on("PullImage").hang();
+    bench.wish(&[&web]);
+    bench.wait_called("PullImage", "web", 1);
+    // The end of the next write hangs until somebody opens the other end.
+    let marker = marker_of(&bench, &web);
+    fs::remove_file(&marker).unwrap();
+    nix::unistd::mkfifo(&marker, nix::sys::stat::Mode::S_IRWXU).unwrap();
+    bench.configure("settings", "two");
+    let file = bench.pod_dir(&web).join("volumes/kubernetes.io~configmap/config/key");
+    bench.wait("the volume is written", || fs::read_to_string(&file).unwrap(), |key| key == "two");
+    bench.proxy.lift(held);
+    bench.wait_called("StartContainer", "web", 1);
+    let mut reader = fs::OpenOptions::new();
+    let reader = reader.read(true).custom_flags(nix::libc::O_NONBLOCK).open(&marker).unwrap();
+    // Restarted, it has the new data.
+    bench.wait_called("StartContainer", "web", 2);
+    drop(reader);
+    let calls = bench.proxy.mutating_calls();
+    let made = calls.iter().filter(|call| call.method == "CreateContainer");
+    let values = made.map(|call| {
+        let config = call.request::<v1::CreateContainerRequest>().config.unwrap();
+        let value = config.envs.into_iter().find(|variable| variable.key == "KEY").unwrap().value;
+        String::from_utf8(value).unwrap()
+    });
+    assert_eq!(values.collect::<Vec<_>>(), ["one", "two"]);
+}
+
 #[test]
 fn volumes_that_cannot_be_written_are_not_tried_at_each_input() {
     let bench = Bench::start();

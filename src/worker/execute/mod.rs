@@ -129,8 +129,8 @@ pub(super) struct Request {
     pub observed: Arc<ObservedPod>,
     /// ConfigMaps and Secrets when the action began. Volumes are made from them.
     pub objects: Arc<NodeObjects>,
-    /// ConfigMaps and Secrets as they are now. A container begins with them, because its image may
-    /// have taken minutes.
+    /// ConfigMaps, Secrets and Services as they are now, once the volumes are written from them. A
+    /// container begins with them, because its image may have taken minutes.
     pub latest_objects: watch::Sender<Arc<NodeObjects>>,
     /// What the container began with.
     pub begun_with: OnceLock<Arc<NodeObjects>>,

@@ -228,7 +228,7 @@ impl Start<'_> {
     }
 
     /// Calls the hook. A container whose hook fails is stopped. The call is dropped when the pod is
-    /// no longer wanted or a person wants the container restarted, because a hook may take for ever.
+    /// no longer wanted or a person wants the container restarted: a hook may take for ever.
     async fn post_start(
         &self,
         hook: &k8s::LifecycleHandler,
