@@ -39,8 +39,8 @@ use tokio::{
 };
 use zbus::{Connection, OwnedObjectPath, Variant, connection::Builder};
 
-/// For one piece of work. It begins anew with each answer to other work while this one waits for its
-/// turn.
+/// How long systemd may be silent during one piece of work. While the work waits for its turn, this
+/// time begins anew as long as systemd answers other work.
 const DEADLINE: Duration = Duration::from_secs(10);
 /// Before work that a broken connection cut short is tried again.
 const AGAIN: Duration = Duration::from_millis(100);
@@ -169,8 +169,8 @@ impl Systemd {
     /// # Cancel safety
     /// Dropping it drops the connection; what systemd was told by then it does.
     async fn work(&self, work: Work<'_>) -> Result<(), SystemdError> {
-        // After a boot a hundred pods wait for their turns. As long as systemd answers one after the
-        // other, that is no silence of systemd.
+        // After a boot a hundred pods wait for their turns. While systemd answers one after the other,
+        // it is not silent.
         let mut answered = self.answered.load(Ordering::Relaxed);
         let mut until = Instant::now() + self.deadline;
         let mut turn = pin!(self.turn.acquire());

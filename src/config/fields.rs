@@ -120,11 +120,11 @@ pub(super) const KUBELET: &[Field] = &[
         &flag("http-check-frequency", MANIFESTS).default("20s"),
         "how often the agent requests staticPodURL",
     ),
-    yes_with(
+    differs_with(
         "staticPodURL",
         String,
         &flag("manifest-url", MANIFESTS).value("URL"),
-        "URL (http or https) of a manifest, a PodList or several documents; the agent follows up to 10 redirects",
+        "URL (http or https, without a user name) of a manifest, a PodList or several documents; the agent follows up to 10 redirects",
     ),
     differs_with(
         "staticPodURLHeader",
@@ -136,7 +136,7 @@ pub(super) const KUBELET: &[Field] = &[
         "address",
         String,
         &flag("address", SERVER).value("IP").default("0.0.0.0"),
-        "IP address of the HTTPS API",
+        "IP address of the HTTPS API and of the read-only port; `0.0.0.0` and `::` are all addresses, IPv4 and IPv6",
     ),
     yes_with("port", Int32, &flag("port", SERVER).default("10250"), "port of the HTTPS API"),
     yes_with(

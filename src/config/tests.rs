@@ -517,6 +517,9 @@ fn secrets_in_headers_are_not_repeated() {
         &[("manifest-url-header", &["s3cret"])],
     );
     assert!(found.iter().all(|m| !m.contains("s3cret")) && !found.is_empty(), "{found:?}");
+    let found = mistakes("staticPodURL: https://jane:s3cret@example.com/pods\n", &[]);
+    assert!(found.iter().all(|m| m.contains("user name") && !m.contains("s3cret")), "{found:?}");
+    assert_eq!(found.len(), 1);
 }
 
 #[test]

@@ -177,7 +177,7 @@ fn credentials_of(report: &mut Report, kind: ObjectKind, meta: &ObjectMeta) -> C
         let (key, credential) = entry.split_once('=').unwrap_or((entry, entry));
         // A file name in the directory that systemd has made.
         let is_name = !credential.starts_with('.') && !credential.contains(['/', '\0']);
-        let is_key = !key.is_empty() && names::config_key(key).is_ok();
+        let is_key = names::config_key(key).is_ok();
         if !(is_key && is_name && !credential.is_empty()) {
             report.invalid(&path, entry, "must be KEY=CREDENTIAL, separated by commas");
         }

@@ -267,9 +267,9 @@ pub fn plan_update(input: &UpdateInput<'_>, now: Now) -> UpdatePlan {
     }
 }
 
-/// True when there is something to lose: a container of the running revision has started, an init
-/// container for example, which may have worked for an hour. A pod
-/// that waits for its image, for example, is replaced at once.
+/// True when there is something to lose: a container of the running revision has started. It may be
+/// an init container that has worked for an hour. A pod that waits for its first image, for example,
+/// is replaced at once.
 fn has_run(input: &UpdateInput<'_>, standing: &DesiredPod) -> bool {
     let own = Occupancy::new(input.observed, &input.settings.owner).own(&standing.uid, true);
     let mut containers = standing.pod.spec.iter().flat_map(all_containers);

@@ -120,8 +120,8 @@ pub fn hugepage_limits(limits: &Amounts) -> Vec<HugepageLimit> {
     found
 }
 
-/// `cpu.shares` of the tier of burstable pods: what the pods request together
-/// that are in it and have not ended.
+/// `cpu.shares` of the tier of burstable pods: what the pods in it request together
+/// that have not ended.
 #[must_use]
 pub fn burstable_shares<'a>(specs: impl IntoIterator<Item = &'a k8s::PodSpec>) -> u64 {
     let requested: i64 = specs

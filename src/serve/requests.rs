@@ -106,7 +106,7 @@ impl Drop for HeldPlace {
     }
 }
 
-/// The answer to a request, which has its place until the last byte is on its way.
+/// The answer to a request, which has its place until its last part is handed to the connection.
 pub(super) struct PlacedBody {
     pub(super) body: Body,
     pub(super) _place: Option<HeldPlace>,

@@ -206,8 +206,8 @@ impl VolumeDisks {
         Self { systems: BTreeMap::new(), look }
     }
 
-    /// The file system at each path. One that has not answered `within` this time is missing, and so
-    /// is one that can't be looked at.
+    /// The file system at each path. One that has not answered `within` this time is missing, and
+    /// so is one that can't be looked at.
     ///
     /// # Cancel safety
     /// The threads stay until the next call.

@@ -23,8 +23,8 @@
 //! boot takes about 15 s, and everything inside is 5 to 15 times slower than outside: few boots,
 //! many looks. A test that fails prints the end of the serial line and of the journal and says
 //! where the whole journal lies; `NODELET_MACHINE_JOURNAL=1` does that for tests that pass, too.
-//! `NODELET_MACHINE_ACCEL=kvm` uses the hardware, where that works. With `NODELET_AARCH64`, an agent
-//! for aarch64, the machines have such a processor (`make test-aarch64`).
+//! `NODELET_MACHINE_ACCEL=kvm` uses the hardware, where that works. With `NODELET_AARCH64`, an
+//! agent for aarch64, the machines have such a processor (`make test-aarch64`).
 
 #![allow(
     dead_code,

@@ -34,9 +34,9 @@ pub struct Tool {
     pub package: &'static str,
 }
 
-/// Everything that QEMU can emulate, without two features that make emulation slow. With `erms` the
-/// guest copies memory byte by byte instead of word by word, and with `la57` it has a fifth level of
-/// page tables.
+/// Everything that QEMU can emulate, without two features that make emulation slow. With `erms`
+/// the guest copies memory byte by byte instead of word by word, and with `la57` it has a fifth
+/// level of page tables.
 const X86_64: Processor = Processor {
     architecture: "amd64",
     qemu: Tool { command: "qemu-system-x86_64", package: "qemu-system-x86" },

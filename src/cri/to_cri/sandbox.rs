@@ -47,14 +47,17 @@ pub fn sandbox_config(inputs: &SandboxInputs<'_>) -> v1::PodSandboxConfig {
 
 /// Bytes of a pod's own labels that its sandbox gets, and of its annotations.
 const LISTABLE: usize = 16 << 10;
+/// Annotations that containerd and CRI-O pass on to CNI plugins.
+const READ_BY_RUNTIMES: [&str; 2] =
+    ["kubernetes.io/ingress-bandwidth", "kubernetes.io/egress-bandwidth"];
 
 /// What of a pod's labels or annotations its sandbox gets: all of them, or the smallest if they are
-/// larger than [`LISTABLE`] together. The runtime lists them with all other sandboxes, in one answer
-/// of at most 16 MiB. So one author of pods can't make the answer too large for everybody.
+/// larger than [`LISTABLE`] together. The runtime lists them with all other sandboxes, in one
+/// answer of at most 16 MiB. So one author of pods can't make the answer too large for everybody.
 fn listable(own: Option<&BTreeMap<String, String>>) -> BTreeMap<String, String> {
     let mut entries: Vec<(&String, &String)> = own.into_iter().flatten().collect();
     let size = |(key, value): &(&String, &String)| key.len() + value.len();
-    entries.order_by_key(size);
+    entries.order_by_key(|entry| (!READ_BY_RUNTIMES.contains(&entry.0.as_str()), size(entry)));
     let mut left = LISTABLE;
     let fitting = entries.into_iter().take_while(|entry| {
         let rest = left.checked_sub(size(entry));

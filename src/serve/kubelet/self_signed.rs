@@ -7,7 +7,7 @@
 use crate::{
     certificate::{Lifetime, names, parse},
     clock,
-    files::replace,
+    files::{sync_dir, write_unfinished},
     model::CollectOrdered as _,
 };
 use jiff::Timestamp;
@@ -94,11 +94,24 @@ pub(super) fn renew(
     fs::create_dir_all(directory)
         .map_err(|error| SelfSignedError::File(directory.to_owned(), error))?;
     let (certificate_pem, key_pem) = make(wanted, clock::now().wall)?;
-    // A crash between the two leaves a pair that does not fit, and the next reading makes another.
-    for (path, pem) in [(&key, key_pem), (&certificate, certificate_pem)] {
-        replace(path, ".unfinished", pem.as_bytes())
-            .map_err(|error| SelfSignedError::File(path.clone(), error))?;
+    let new = [(&key, key_pem), (&certificate, certificate_pem)];
+    // On a full disk neither is replaced, so that the pair that is there still fits.
+    let mut written = Vec::new();
+    for (path, pem) in &new {
+        match write_unfinished(path, ".unfinished", pem.as_bytes(), true) {
+            Ok(unfinished) => written.push(unfinished),
+            Err(error) => {
+                written.iter().for_each(|unfinished| drop(fs::remove_file(unfinished)));
+                return Err(SelfSignedError::File(PathBuf::from(path), error));
+            }
+        }
     }
+    // A crash between the two leaves a pair that does not fit, and the next reading makes another.
+    for (unfinished, (path, _)) in written.iter().zip(&new) {
+        fs::rename(unfinished, path)
+            .map_err(|error| SelfSignedError::File(PathBuf::from(path), error))?;
+    }
+    sync_dir(directory).map_err(|error| SelfSignedError::File(directory.to_owned(), error))?;
     tracing::info!(file = %certificate.display(), "made a self-signed certificate for the HTTPS API");
     Ok(())
 }

@@ -195,7 +195,7 @@ impl Keys {
                 let text = error_chain(&error);
                 if current.trouble.as_ref() != Some(&text) {
                     let serves_on = current.server.is_some();
-                    tracing::warn!(err = %text, serves_on, "the certificates of the HTTPS API can't be used");
+                    tracing::warn!(err = %text, serves_on, "the certificates of the HTTPS API can't be used or renewed");
                     current.trouble = Some(text);
                 }
             }
@@ -413,12 +413,14 @@ mod tests {
         let settings = settings(dir.path());
         load(&settings).unwrap();
         let renamed = TlsSettings { node_name: "edge-2".to_owned(), ..settings };
-        // No new key can be written.
-        fs::create_dir(dir.path().join("kubelet.key.unfinished")).unwrap();
+        // A new key can be written, and no new certificate.
+        let in_the_way = dir.path().join("kubelet.crt.unfinished");
+        fs::create_dir(&in_the_way).unwrap();
         let keys = Keys::new(renamed, watch::Sender::default());
         assert!(keys.server().await.is_some());
-        assert!(keys.current().trouble.as_ref().unwrap().contains("kubelet.key"));
-        fs::remove_dir(dir.path().join("kubelet.key.unfinished")).unwrap();
+        assert!(keys.current().trouble.as_ref().unwrap().contains("kubelet.crt"));
+        assert!(!dir.path().join("kubelet.key.unfinished").exists());
+        fs::remove_dir(&in_the_way).unwrap();
         *keys.looks.lock().await = Duration::ZERO;
         assert!(keys.server().await.is_some());
         assert!(keys.current().trouble.is_none());

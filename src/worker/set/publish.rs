@@ -83,7 +83,7 @@ impl WorkerSet {
 }
 
 impl State {
-    /// True when a wished pod has ended for good: it uses nothing any more.
+    /// True when a wished pod has ended for good.
     pub(super) fn has_ended(&self, pod: &DesiredPod) -> bool {
         let ended = |recorded: &Recorded| recorded.ended && recorded.uid == pod.uid;
         self.desired.ends.get(&pod.key).is_some_and(|end| end.phase.is_some())
