@@ -6,7 +6,7 @@ use crate::{
     config::Config,
     machine,
     model::{CollectOrdered as _, NodeCapacity, Signal},
-    pressure::core::{Amount, StaticPods},
+    pressure::core::{Amount, StaticPods, Threshold},
 };
 use nix::sys::statvfs::statvfs;
 use std::path::Path;
@@ -78,10 +78,16 @@ fn allocatable(config: &Config, capacity: &Capacity) -> anyhow::Result<Allocatab
     Ok(admission::allocatable(capacity, &set_apart)?)
 }
 
-/// What the hard eviction threshold of a signal keeps free.
+/// What the hard eviction threshold of a signal keeps free: nothing where it has no effect, because
+/// a disk is too small for it.
 fn hard(config: &Config, signal: Signal, capacity: i64) -> i64 {
     let mut thresholds = config.eviction.thresholds.iter();
-    match thresholds.find(|t| t.signal == signal && t.is_hard()).map(|t| t.value) {
+    let has_effect = |threshold: &&Threshold| {
+        signal != Signal::NodefsAvailable
+            || threshold.fits(u64::try_from(capacity).unwrap_or_default())
+    };
+    let found = thresholds.find(|t| t.signal == signal && t.is_hard()).filter(has_effect);
+    match found.map(|threshold| threshold.value) {
         None => 0,
         Some(Amount::Percent(part)) => admission::percent_of(capacity, part),
         Some(Amount::Number(number)) => i64::try_from(number).unwrap_or(i64::MAX),

@@ -7,7 +7,9 @@ use crate::{
         CollectOrdered as _, EvictedView, Now, PartlyMeasured, PodKey, Pressure, PressureView,
         ReliefView, Signal, SignalView, format_duration,
     },
-    pressure::core::{EvictionSettings, MeasuredPod, PressureStep, Threshold, Waiting},
+    pressure::core::{
+        EvictionSettings, MeasuredPod, PressureStep, ReadingProblem, Threshold, Waiting,
+    },
 };
 use jiff::Timestamp;
 use std::{
@@ -161,6 +163,12 @@ impl EvictionTask {
 
     pub(super) fn trouble(&self, step: &PressureStep) -> Vec<String> {
         let problems = step.problems.iter().map(|(signal, problem)| {
+            if let ReadingProblem::Shrunk(reading) = problem {
+                let capacity = reading.capacity;
+                return format!(
+                    "a threshold of {signal} has no effect: it is not below the capacity, {capacity}"
+                );
+            }
             match self.readings.sample.missing.get(signal) {
                 Some(why) => format!("{signal} is not watched: {why}"),
                 None => format!("{signal} is not watched: it {problem}"),

@@ -30,7 +30,7 @@ pub use relief::{
     ReliefPlan, SEARCH_PERIOD, Seen,
 };
 pub use settings::{EvictionSettings, MemorySignal, StaticPods};
-pub use state::{Acting, PressureStep};
+pub use state::{Acting, PressureStep, ReadingProblem};
 pub use threshold::{DEFAULT_HARD, MistakeKind, Setting, Threshold, Written, parse};
 
 #[cfg(test)]

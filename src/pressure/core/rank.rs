@@ -278,8 +278,12 @@ pub fn rank<'a>(
     let uses: Vec<(u64, u64)> = uses.collect();
     let large = Large::among(uses.iter().copied(), acting);
     let hard_disk = acting.threshold.is_hard() && signal.condition() == Pressure::Disk;
-    let suspicious =
-        hard_disk && !uses.iter().any(|(used, requested)| large.explains(*used, *requested));
+    // What was counted of a pod explains nothing while there may be much more of it.
+    let explains = |(candidate, used): (&Candidate<'_>, &Measured)| {
+        let known = used.known.filter(|_| !used.partly && candidate.exempt(static_pods).is_none());
+        known.is_some_and(|known| large.explains(known, requested(candidate)))
+    };
+    let suspicious = hard_disk && !candidates.iter().zip(&used).any(explains);
     for (candidate, used) in candidates.iter().zip(used) {
         let suspect = suspicious && used.partly;
         let is_large = used.known.is_some_and(|used| large.is(used));

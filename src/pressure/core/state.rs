@@ -244,7 +244,7 @@ impl PressureState {
                 None if counts_inodes(signal) && reading.capacity == 0 => {}
                 None => {
                     usable.insert(signal, *reading);
-                    if !fits(threshold, reading) {
+                    if !threshold.fits(reading.capacity) {
                         problems.insert(signal, ReadingProblem::Shrunk(*reading));
                     }
                 }
@@ -273,7 +273,7 @@ impl PressureState {
     fn meet(&mut self, thresholds: &[Threshold], usable: &Readings) -> Vec<Met> {
         let mut met = Vec::new();
         for threshold in thresholds {
-            let reading = usable.get(&threshold.signal).filter(|r| fits(threshold, r));
+            let reading = usable.get(&threshold.signal).filter(|r| threshold.fits(r.capacity));
             let Some(reading) = reading else { continue };
             let bound = match self.acted_on.contains(threshold) {
                 true => threshold.relieved_at(reading.capacity),
@@ -347,7 +347,7 @@ impl PressureState {
         let mut looks = BTreeMap::new();
         for threshold in thresholds {
             let pace = Pace::of(threshold.signal);
-            let reading = usable.get(&threshold.signal).filter(|r| fits(threshold, r));
+            let reading = usable.get(&threshold.signal).filter(|r| threshold.fits(r.capacity));
             let wanted = match (reading, self.met.get(threshold)) {
                 (None, _) if problems.contains_key(&threshold.signal) => pace.watchful,
                 (None, _) => LONGEST_LOOK,
@@ -383,11 +383,6 @@ impl PressureState {
 /// True when a threshold was met for its grace period, judged by the times of its readings.
 fn is_due(met: &Met) -> bool {
     met.reading.at.saturating_sub(met.since) >= met.threshold.grace.unwrap_or_default()
-}
-
-/// True when a threshold can be satisfied. Otherwise it would be met for ever, whatever is evicted.
-fn fits(threshold: &Threshold, reading: &Reading) -> bool {
-    threshold.relieved_at(reading.capacity) < reading.capacity
 }
 
 fn counts_inodes(signal: Signal) -> bool {

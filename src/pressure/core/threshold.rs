@@ -41,6 +41,13 @@ impl Threshold {
         let more = self.min_reclaim.map_or(0, |reclaim| reclaim.resolve(capacity));
         self.value.resolve(capacity).saturating_add(more)
     }
+
+    /// True when the threshold can be satisfied. Otherwise it would be met for ever, whatever is
+    /// evicted.
+    #[must_use]
+    pub fn fits(&self, capacity: u64) -> bool {
+        self.relieved_at(capacity) < capacity
+    }
 }
 
 /// `memory.available<100Mi`, `nodefs.available<10% for 1m30s`

@@ -291,6 +291,9 @@ impl Relief {
         }
         let hurried = self.evictions.hurry_all(Pressure::Disk, now);
         effects.save |= !hurried.is_empty();
+        if let DiskStep::Leaving(leaving) = &mut self.disk.step {
+            leaving.hurry(&hurried, now);
+        }
         effects.actions.extend(hurried.into_iter().map(ReliefAction::ReportHurried));
     }
 }

@@ -80,6 +80,13 @@ impl Leaving {
         }
     }
 
+    /// The grace period of these pods was cut short, so it is waited for from now on, and not long.
+    pub(super) fn hurry(&mut self, hurried: &[PodKey], now: Now) {
+        if hurried.contains(&self.key) {
+            (self.since, self.patience) = (now.boot, patience(HoldStop::AtOnce));
+        }
+    }
+
     /// True when its grace period is nearly over, or it has ended.
     pub(super) fn is_ending(&self, boot: Duration) -> bool {
         let grace = self.patience.saturating_sub(patience(HoldStop::AtOnce));

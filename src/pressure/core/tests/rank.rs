@@ -376,6 +376,11 @@ fn a_pod_that_explains_the_shortage_clears_suspects() {
         ranked(&[whole("hog", 50 * MI), partly("slow", MI)], &hard, DiskLayout::Single);
     assert_eq!(victims, ["hog"]);
     assert_eq!(spared, [("slow".to_owned(), Spare::NotMeasured)]);
+    // What was counted of a pod explains nothing while the rest of it is not counted.
+    let mut slow = partly("slow", 50 * MI);
+    Arc::make_mut(&mut slow.pod).spec.as_mut().unwrap().priority = Some(1000);
+    let (victims, _) = ranked(&[whole("honest", 40 * MI), slow], &hard, DiskLayout::Single);
+    assert_eq!(victims, ["slow", "honest"]);
     // A pod within its request explains nothing, however large it is.
     let resources = json!({"requests": {"ephemeral-storage": "1Gi"}});
     let containers = json!([{"name": "c", "image": "i", "resources": resources}]);

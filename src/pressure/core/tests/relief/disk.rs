@@ -153,6 +153,30 @@ fn a_pod_that_fills_a_disk_is_killed_after_its_second() {
 }
 
 #[test]
+fn a_pod_whose_grace_period_was_cut_short_is_not_waited_for_as_long() {
+    let (hard, soft) = ("nodefs.available=100Mi", "nodefs.available=200Mi");
+    let thresholds = thresholds(hard, soft, "nodefs.available=1s", "");
+    let mut world = World::new(EvictionSettings { thresholds, ..soft_memory() });
+    world.round(0);
+    world.round(2000);
+    let hog = disk_hog("hog");
+    world.run(hog);
+    world.read(Signal::NodefsAvailable, 150 * MI);
+    let mut said = Vec::new();
+    while said.last().map(String::as_str) != Some("evict hog") {
+        said.extend(world.round(1000));
+        world.relief.fold(Outcome::ImagesFreed(None));
+        said.extend(world.decide());
+        assert!(said.len() < 20, "{said:?}");
+    }
+    assert_eq!(world.stop_of("hog"), Some(HoldStop::Within(30)));
+    world.read(Signal::NodefsAvailable, 60 * MI);
+    assert_eq!(world.round(5000), ["hurry hog"]);
+    assert!(world.round(29_000).is_empty());
+    assert_eq!(world.round(2000), ["hog is late"]);
+}
+
+#[test]
 fn the_next_pod_waits_for_the_room_of_the_evicted_one() {
     let mut world = evicted();
     world.run(disk_hog("second"));
