@@ -122,6 +122,8 @@ fn a_proxy_is_refused_by_the_name_of_its_field() {
     let connections = || member.link.tcp.connections();
     let watches = || member.link.http.count("WATCH", "/");
     member.wait_renewed();
+    // The Node, pods, Services and RuntimeClasses, the last two of them a little later.
+    member.wait("everything is watched", watches, |now| *now >= 4);
     let before = (connections(), watches());
     let proxied = right.replace("    server:", "    proxy-url: http://192.0.2.1:3128\n    server:");
     replace(&path, &proxied);
