@@ -7,6 +7,7 @@ use crate::{
         CollectOrdered as _, EvictedView, Now, PartlyMeasured, PodKey, Pressure, PressureView,
         ReliefView, Signal, SignalView, format_duration,
     },
+    presentation::shown,
     pressure::core::{
         EvictionSettings, MeasuredPod, PressureStep, ReadingProblem, Threshold, Waiting,
     },
@@ -164,7 +165,7 @@ impl EvictionTask {
     pub(super) fn trouble(&self, step: &PressureStep) -> Vec<String> {
         let problems = step.problems.iter().map(|(signal, problem)| {
             if let ReadingProblem::Shrunk(reading) = problem {
-                let capacity = reading.capacity;
+                let capacity = shown(*signal, reading.capacity);
                 return format!(
                     "a threshold of {signal} has no effect: it is not below the capacity, {capacity}"
                 );
