@@ -6,7 +6,7 @@ use crate::{
     config::Config,
     machine,
     model::{CollectOrdered as _, NodeCapacity, Signal},
-    pressure::core::{Amount, StaticPods, Threshold},
+    pressure::core::{Amount, StaticPods},
 };
 use nix::sys::statvfs::statvfs;
 use std::path::Path;
@@ -78,15 +78,12 @@ fn allocatable(config: &Config, capacity: &Capacity) -> anyhow::Result<Allocatab
     Ok(admission::allocatable(capacity, &set_apart)?)
 }
 
-/// What the hard eviction threshold of a signal keeps free: nothing where it has no effect, because
-/// a disk is too small for it.
+/// What the hard eviction threshold of a signal keeps free: nothing where the capacity is too small
+/// for it. Such a threshold of a disk has no effect, and one of memory is refused at the start.
 fn hard(config: &Config, signal: Signal, capacity: i64) -> i64 {
     let mut thresholds = config.eviction.thresholds.iter();
-    let has_effect = |threshold: &&Threshold| {
-        signal != Signal::NodefsAvailable
-            || threshold.fits(u64::try_from(capacity).unwrap_or_default())
-    };
-    let found = thresholds.find(|t| t.signal == signal && t.is_hard()).filter(has_effect);
+    let whole = u64::try_from(capacity).unwrap_or_default();
+    let found = thresholds.find(|t| t.signal == signal && t.is_hard()).filter(|t| t.fits(whole));
     match found.map(|threshold| threshold.value) {
         None => 0,
         Some(Amount::Percent(part)) => admission::percent_of(capacity, part),

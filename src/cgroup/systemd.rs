@@ -34,7 +34,7 @@ use std::{
 use thiserror::Error;
 use tokio::{
     net::UnixStream,
-    sync::Semaphore,
+    sync::{Semaphore, SemaphorePermit},
     time::{Instant, timeout_at},
 };
 use zbus::{Connection, OwnedObjectPath, Variant, connection::Builder};
@@ -169,24 +169,7 @@ impl Systemd {
     /// # Cancel safety
     /// Dropping it drops the connection; what systemd was told by then it does.
     async fn work(&self, work: Work<'_>) -> Result<(), SystemdError> {
-        // After a boot a hundred pods wait for their turns. While systemd answers one after the other,
-        // it is not silent.
-        let mut answered = self.answered.load(Ordering::Relaxed);
-        let mut until = Instant::now() + self.deadline;
-        let mut turn = pin!(self.turn.acquire());
-        let turn = loop {
-            let taken = timeout_at(until, &mut turn).await;
-            let before = std::mem::replace(&mut answered, self.answered.load(Ordering::Relaxed));
-            if before != answered {
-                until = Instant::now() + self.deadline;
-            }
-            match taken {
-                // Never closed; without a turn the work goes ahead.
-                Ok(turn) => break turn.ok(),
-                Err(_) if before != answered => {}
-                Err(_) => return Err(self.silent(None)),
-            }
-        };
+        let (turn, until) = self.turn().await?;
         let mut last = None;
         let whole = async {
             loop {
@@ -212,6 +195,28 @@ impl Systemd {
         }
         drop(turn);
         done.unwrap_or_else(|_| Err(self.silent(last)))
+    }
+
+    /// Waits for a turn. Returns it and the time at which systemd counts as silent. After a boot a
+    /// hundred pods wait for their turns: while systemd answers one after the other, it is not
+    /// silent.
+    async fn turn(&self) -> Result<(Option<SemaphorePermit<'_>>, Instant), SystemdError> {
+        let mut answered = self.answered.load(Ordering::Relaxed);
+        let mut until = Instant::now() + self.deadline;
+        let mut turn = pin!(self.turn.acquire());
+        loop {
+            let taken = timeout_at(until, &mut turn).await;
+            let before = std::mem::replace(&mut answered, self.answered.load(Ordering::Relaxed));
+            if before != answered {
+                until = Instant::now() + self.deadline;
+            }
+            match taken {
+                // Never closed; without a turn the work goes ahead.
+                Ok(turn) => return Ok((turn.ok(), until)),
+                Err(_) if before != answered => {}
+                Err(_) => return Err(self.silent(None)),
+            }
+        }
     }
 
     fn silent(&self, last: Option<String>) -> SystemdError {

@@ -102,15 +102,16 @@ fn source(r: &mut Reader<'_>, nodelet: &mut Reader<'_>) -> SourceConfig {
         let good = uri.is_some_and(|uri| {
             matches!(uri.scheme_str(), Some("http" | "https")) && uri.host().is_some()
         });
-        if !good {
-            // Not repeated in the message: a query may carry a token.
-            let message = "Invalid value: must be an http or https URL";
-            r.mistakes.push(place.mistake("staticPodURL", message));
-        } else if has_user {
-            let message = "Invalid value: must not have a user name; set an Authorization header in staticPodURLHeader instead";
-            r.mistakes.push(place.mistake("staticPodURL", message));
-        }
-        (good && !has_user).then(|| text.to_owned())
+        // The URL is not repeated: a query may carry a token.
+        let wrong = match (good, has_user) {
+            (true, false) => return Some(text.to_owned()),
+            (true, true) => {
+                "must not have a user name; set an Authorization header in staticPodURLHeader instead"
+            }
+            (false, _) => "must be an http or https URL",
+        };
+        r.mistakes.push(place.mistake("staticPodURL", format!("Invalid value: {wrong}")));
+        None
     });
     SourceConfig {
         static_pod_path,

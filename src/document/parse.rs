@@ -324,6 +324,8 @@ fn key_text(node: &Node) -> Result<String, Problem> {
     }
 }
 
+const UNKNOWN_TAG: &str = "a tag (text that begins with '!') is not supported";
+
 fn scalar_value(text: &str, style: ScalarStyle, tag: Option<&Tag>) -> Result<Value, String> {
     let Some(tag) = tag else {
         return match style {
@@ -348,19 +350,13 @@ fn scalar_value(text: &str, style: ScalarStyle, tag: Option<&Tag>) -> Result<Val
         | (Some("null"), Ok(value @ Value::Null)) => Ok(value),
         // Neither the text nor the tag is repeated. They may be a password without quotes.
         (Some(_), _) => Err("is not a value of the tag before it".to_owned()),
-        (None, _) => {
-            Err("a tag (text that begins with '!') is not supported; if it is a value, put \
-                          it in quotes"
-                .to_owned())
-        }
+        (None, _) => Err(format!("{UNKNOWN_TAG}; if it is a value, put it in quotes")),
     }
 }
 
 fn collection_tag(tag: Option<&Tag>, expected: &str) -> Result<(), String> {
     match tag {
-        Some(tag) if tag.core_suffix() != Some(expected) => {
-            Err("a tag (text that begins with '!') is not supported here".to_owned())
-        }
+        Some(tag) if tag.core_suffix() != Some(expected) => Err(format!("{UNKNOWN_TAG} here")),
         Some(_) | None => Ok(()),
     }
 }

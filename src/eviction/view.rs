@@ -164,7 +164,7 @@ impl EvictionTask {
 
     pub(super) fn trouble(&self, step: &PressureStep) -> Vec<String> {
         let problems = step.problems.iter().map(|(signal, problem)| {
-            if let ReadingProblem::Shrunk(reading) = problem {
+            if let ReadingProblem::TooSmall(reading) = problem {
                 let capacity = shown(*signal, reading.capacity);
                 return format!(
                     "a threshold of {signal} has no effect: it is not below the capacity, {capacity}"

@@ -38,8 +38,8 @@ This page is about static pods, whose manifests are files on the machine or come
 for example service accounts and PersistentVolumeClaims: see [In a cluster](cluster.md#pods-from-the-api-server).
 
 nodelet runs Kubernetes manifests of `kind: Pod` (`apiVersion: v1`), written in YAML or JSON. A file holds one or more
-documents; a document can be a `Pod`, a `ConfigMap`, a `Secret`, a `List` or a `PodList`. A URL sends pods alone. nodelet reads YAML as Kubernetes' tools do: `0644` is octal,
-`yes` and `on` are true, and a quoted value is text. A duplicate key is an error.
+documents; a document can be a `Pod`, a `ConfigMap`, a `Secret`, a `List` or a `PodList`. A URL may send pods only.
+nodelet reads YAML as Kubernetes' tools do: `0644` is octal, `yes` and `on` are true, and a quoted value is text. A duplicate key is an error.
 
 nodelet checks manifests strictly. It rejects a manifest that has an unknown field, a value of the wrong type, or a field that
 nodelet does not support. The error message names file, line, column and field. `nodelet check FILE` reports the same errors
@@ -64,8 +64,7 @@ fields about scheduling, readiness gates and resizing are still checked: a manif
 
 These limits are far above what the pods of one node need. They keep a wrong or hostile manifest from using too much of the
 agent's memory or time. Input that exceeds a limit is rejected with an error that names the limit, and the last valid version of
-each pod keeps running. The kubelet has only the first of these limits: 10 MiB for
-each file or answer.
+each pod keeps running. The kubelet has only the first of these limits: 10 MiB for each file or answer.
 
 | limit on | maximum |
 |---|---|

@@ -120,8 +120,7 @@ pub fn hugepage_limits(limits: &Amounts) -> Vec<HugepageLimit> {
     found
 }
 
-/// `cpu.shares` of the tier of burstable pods: what the pods in it request together
-/// that have not ended.
+/// `cpu.shares` of the tier of burstable pods: what its active pods request together.
 #[must_use]
 pub fn burstable_shares<'a>(specs: impl IntoIterator<Item = &'a k8s::PodSpec>) -> u64 {
     let requested: i64 = specs

@@ -5,7 +5,7 @@ use crate::{machine, support};
 use std::{path::PathBuf, sync::LazyLock};
 
 /// Names the agent for aarch64. If it is set, the machines have such a processor.
-const AARCH64: &str = "NODELET_AARCH64";
+const AARCH64_AGENT: &str = "NODELET_AARCH64";
 
 /// What depends on the processor of a machine.
 #[derive(Debug)]
@@ -34,9 +34,9 @@ pub struct Tool {
     pub package: &'static str,
 }
 
-/// Everything that QEMU can emulate, without two features that make emulation slow. With `erms`
-/// the guest copies memory byte by byte instead of word by word, and with `la57` it has a fifth
-/// level of page tables.
+/// A usual PC. The processor has everything that QEMU can emulate, without two features that make
+/// emulation slow. With `erms` the guest copies memory byte by byte instead of word by word, and
+/// with `la57` it has a fifth level of page tables.
 const X86_64: Processor = Processor {
     architecture: "amd64",
     qemu: Tool { command: "qemu-system-x86_64", package: "qemu-system-x86" },
@@ -47,7 +47,8 @@ const X86_64: Processor = Processor {
     strip: Tool { command: "strip", package: "binutils" },
 };
 
-const RASPBERRY: Processor = Processor {
+/// QEMU's own board with the processor of a Raspberry Pi 4.
+const AARCH64: Processor = Processor {
     architecture: "arm64",
     qemu: Tool { command: "qemu-system-aarch64", package: "qemu-system-arm" },
     board: "virt",
@@ -57,13 +58,14 @@ const RASPBERRY: Processor = Processor {
     strip: Tool { command: "aarch64-linux-gnu-strip", package: "binutils-aarch64-linux-gnu" },
 };
 
+/// The agent for aarch64, where the tests are about that.
 static FOREIGN_AGENT: LazyLock<Option<PathBuf>> =
-    LazyLock::new(|| std::env::var_os(AARCH64).map(PathBuf::from));
+    LazyLock::new(|| std::env::var_os(AARCH64_AGENT).map(PathBuf::from));
 
 /// The processor of every machine.
 pub fn processor() -> &'static Processor {
     match *FOREIGN_AGENT {
-        Some(_) => &RASPBERRY,
+        Some(_) => &AARCH64,
         None => &X86_64,
     }
 }

@@ -56,7 +56,7 @@ pub fn a_container_whose_post_start_hook_fails_is_restarted(kind: Kind) {
 
 pub fn a_post_start_hook_that_never_ends_holds_up_no_restart(kind: Kind) {
     let world = World::start(kind);
-    let hook = shell("test -e /host/second || { touch /host/second; sleep 100000; }");
+    let hook = shell("test -e /host/called || { touch /host/called; sleep 100000; }");
     let dir = tempfile::tempdir().unwrap();
     let pod = Pod::running("web").set("containers/0/lifecycle", json!({ "postStart": hook }));
     world.drop_pod(&pod.host_dir(dir.path()));

@@ -301,6 +301,24 @@ fn marker_of(bench: &Bench, pod: &Pod) -> PathBuf {
     bench.pod_dir(pod).join("plugins/kubernetes.io~configmap/config/ready")
 }
 
+/// Changes what the volume of [`configured_pod`] is made from. The files are written, and the end
+/// of the write hangs until [`let_go`] opens the marker, which is returned.
+fn write_and_hang(bench: &Bench, pod: &Pod, value: &str) -> PathBuf {
+    let marker = marker_of(bench, pod);
+    fs::remove_file(&marker).unwrap();
+    nix::unistd::mkfifo(&marker, nix::sys::stat::Mode::S_IRWXU).unwrap();
+    bench.configure("settings", value);
+    let file = bench.pod_dir(pod).join("volumes/kubernetes.io~configmap/config/key");
+    bench.wait("the volume is written", || fs::read_to_string(&file).unwrap(), |key| key == value);
+    marker
+}
+
+/// Ends what [`write_and_hang`] has begun; the result is to be kept until then.
+fn let_go(marker: &Path) -> fs::File {
+    let mut reader = fs::OpenOptions::new();
+    reader.read(true).custom_flags(nix::libc::O_NONBLOCK).open(marker).unwrap()
+}
+
 #[test]
 fn a_pod_ends_while_the_write_of_its_volumes_hangs() {
     let bench = Bench::start();
@@ -309,13 +327,7 @@ fn a_pod_ends_while_the_write_of_its_volumes_hangs() {
     let held = bench.proxy.on("StartContainer").pod("web").times(1).hang();
     bench.wish(&[&web]);
     bench.wait_called("StartContainer", "web", 1);
-    // The end of the next write hangs until somebody opens the other end.
-    let marker = marker_of(&bench, &web);
-    fs::remove_file(&marker).unwrap();
-    nix::unistd::mkfifo(&marker, nix::sys::stat::Mode::S_IRWXU).unwrap();
-    bench.configure("settings", "two");
-    let file = bench.pod_dir(&web).join("volumes/kubernetes.io~configmap/config/key");
-    bench.wait("the volume is written", || fs::read_to_string(&file).unwrap(), |key| key == "two");
+    let marker = write_and_hang(&bench, &web, "two");
     bench.proxy.lift(held);
     bench.wait_running("web");
     bench.wait_view("the hang is named", "web", |view| {
@@ -324,8 +336,7 @@ fn a_pod_ends_while_the_write_of_its_volumes_hangs() {
     });
     bench.wish(&[]);
     bench.wait_called("StopContainer", "web", 1);
-    let mut reader = fs::OpenOptions::new();
-    let _reader = reader.read(true).custom_flags(nix::libc::O_NONBLOCK).open(&marker).unwrap();
+    let _end = let_go(&marker);
     bench.wait_gone("web");
 }
 
@@ -342,20 +353,12 @@ fn a_container_begins_with_no_newer_data_than_its_volumes_have() {
     let held = bench.proxy.on("PullImage").hang();
     bench.wish(&[&web]);
     bench.wait_called("PullImage", "web", 1);
-    // The end of the next write hangs until somebody opens the other end.
-    let marker = marker_of(&bench, &web);
-    fs::remove_file(&marker).unwrap();
-    nix::unistd::mkfifo(&marker, nix::sys::stat::Mode::S_IRWXU).unwrap();
-    bench.configure("settings", "two");
-    let file = bench.pod_dir(&web).join("volumes/kubernetes.io~configmap/config/key");
-    bench.wait("the volume is written", || fs::read_to_string(&file).unwrap(), |key| key == "two");
+    let marker = write_and_hang(&bench, &web, "two");
     bench.proxy.lift(held);
     bench.wait_called("StartContainer", "web", 1);
-    let mut reader = fs::OpenOptions::new();
-    let reader = reader.read(true).custom_flags(nix::libc::O_NONBLOCK).open(&marker).unwrap();
+    let _end = let_go(&marker);
     // Restarted, it has the new data.
     bench.wait_called("StartContainer", "web", 2);
-    drop(reader);
     let calls = bench.proxy.mutating_calls();
     let made = calls.iter().filter(|call| call.method == "CreateContainer");
     let values = made.map(|call| {

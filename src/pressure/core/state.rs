@@ -43,9 +43,9 @@ pub enum ReadingProblem {
     NoCapacity,
     /// More is available than the capacity.
     MoreThanAll(Reading),
-    /// One of its thresholds is not below this capacity, which was larger at the start. Its other
-    /// thresholds still apply.
-    Shrunk(Reading),
+    /// One of its thresholds is not below this capacity: a disk is small, or memory was removed
+    /// since the start. Its other thresholds still apply.
+    TooSmall(Reading),
     /// It was taken in the future or before the last reading, so by another clock.
     OtherClock,
     /// It is this old.
@@ -60,7 +60,7 @@ impl fmt::Display for ReadingProblem {
             Self::MoreThanAll(reading) => {
                 write!(f, "makes no sense: more than all {} are available", reading.capacity)
             }
-            Self::Shrunk(reading) => {
+            Self::TooSmall(reading) => {
                 write!(f, "has a threshold that is not below its capacity of {}", reading.capacity)
             }
             Self::OtherClock => f.write_str("was read at a time that makes no sense"),
@@ -245,7 +245,7 @@ impl PressureState {
                 None => {
                     usable.insert(signal, *reading);
                     if !threshold.fits(reading.capacity) {
-                        problems.insert(signal, ReadingProblem::Shrunk(*reading));
+                        problems.insert(signal, ReadingProblem::TooSmall(*reading));
                     }
                 }
             }

@@ -326,8 +326,7 @@ pub(super) fn check_against(
         .iter()
         .filter_map(|threshold| {
             let capacity = *capacities.get(&threshold.signal).filter(|capacity| **capacity > 0)?;
-            (threshold.relieved_at(capacity) >= capacity)
-                .then_some(TooLarge { threshold: *threshold, capacity })
+            (!threshold.fits(capacity)).then_some(TooLarge { threshold: *threshold, capacity })
         })
         .collect();
     if wrong.is_empty() { Ok(()) } else { Err(wrong) }

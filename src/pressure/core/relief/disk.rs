@@ -5,7 +5,7 @@ use super::{
     leaving::ExpectedRoom,
 };
 use crate::{
-    model::{DiskLayout, Now, Pressure, ReliefView, Signal},
+    model::{DiskLayout, Now, PodKey, Pressure, ReliefView, Signal},
     pressure::core::state::{Acting, PressureStep},
 };
 use std::{collections::BTreeMap, time::Duration};
@@ -290,6 +290,11 @@ impl Relief {
             return;
         }
         let hurried = self.evictions.hurry_all(Pressure::Disk, now);
+        self.note_hurried(hurried, now, effects);
+    }
+
+    /// The grace periods of these pods were cut short, so that the disk track waits less long, too.
+    pub(super) fn note_hurried(&mut self, hurried: Vec<PodKey>, now: Now, effects: &mut Effects) {
         effects.save |= !hurried.is_empty();
         if let DiskStep::Leaving(leaving) = &mut self.disk.step {
             leaving.hurry(&hurried, now);

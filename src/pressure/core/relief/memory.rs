@@ -123,8 +123,7 @@ impl Relief {
         }
         let leaving = Leaving::new(victim, acting, HoldStop::AtOnce, seen.now);
         self.memory = MemoryTrack::Leaving(leaving);
-        effects.save = true;
-        effects.actions.push(ReliefAction::ReportHurried(key.clone()));
+        self.note_hurried(vec![key.clone()], seen.now, effects);
         true
     }
 

@@ -209,7 +209,7 @@ fn missing_and_invalid_readings_are_reported_and_ignored() {
         ),
         (
             Some(shrunk),
-            ReadingProblem::Shrunk(shrunk),
+            ReadingProblem::TooSmall(shrunk),
             "has a threshold that is not below its capacity of 104857600",
         ),
         (
@@ -247,7 +247,7 @@ fn a_threshold_that_became_too_large_leaves_the_others_in_force() {
     ));
     let step = node.memory(0, 500);
     let shrunk = Reading { available: 500 * MI, capacity: CAPACITY, at: node.now };
-    let problem = ReadingProblem::Shrunk(shrunk);
+    let problem = ReadingProblem::TooSmall(shrunk);
     assert_eq!(step.problems, BTreeMap::from([(Signal::MemoryAvailable, problem)]));
     assert!(step.met.is_empty() && step.known);
     assert!(step.next_look < seconds(1), "by the other one");
