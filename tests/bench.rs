@@ -375,9 +375,12 @@ fn containers_outlive_the_daemon() {
         setup.runtime.kill();
         assert!(setup.through.run_sandbox(setup.sandbox_config("other", 0)).is_err());
         setup.runtime.start_again();
+        // The client may hold a connection that the proxy closed because the runtime was away.
+        let through = &setup.through;
+        wait_until("calls pass the proxy again", SOON, || through.answers(), |answer| *answer);
         let status = poll_until(
             SOON,
-            || setup.through.container_status(&id).state(),
+            || through.container_status(&id).state(),
             |state| *state == v1::ContainerState::ContainerRunning,
         );
         assert!(status.is_ok(), "{status:?}");
