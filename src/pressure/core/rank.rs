@@ -34,7 +34,7 @@ use crate::{
 use std::{cmp::Reverse, sync::Arc};
 
 /// A pod that uses this part of an amount is relevant to it.
-const RELEVANT_PART: u64 = 20;
+pub(super) const RELEVANT_PART: u64 = 20;
 
 /// The use from which on a pod may be a candidate although it is below a twentieth of the
 /// threshold: 64 MiB, 10,000 inodes, or 1,000 processes.

@@ -1,8 +1,8 @@
 //! Disks: dead containers are removed first, then unused images, then one pod is evicted.
 
 use super::{
-    Effects, ImagesFreed, Leaving, MeasurePurpose, MeasuredPod, Relief, ReliefAction, Seen,
-    leaving::ExpectedRoom,
+    ACTIVE_PAUSE, Effects, ImagesFreed, Leaving, MeasurePurpose, MeasuredPod, Relief, ReliefAction,
+    Seen, leaving::ExpectedRoom,
 };
 use crate::{
     model::{DiskLayout, Now, PodKey, Pressure, ReliefView, Signal},
@@ -18,6 +18,10 @@ const IMAGES_PATIENCE: Duration = Duration::from_secs(30);
 const IMAGES_LIMIT: Duration = Duration::from_secs(180);
 /// The time between two removals of the same kind.
 const PERIOD: Duration = Duration::from_secs(60);
+/// After a measurement that found no pod to evict, the next one waits for this many times its
+/// duration: what fills the disk is then not a pod, and looking at all files of all pods slows down
+/// the disk further.
+const FUTILE_REST: u32 = 4;
 
 /// The step for a disk that is under way, and the last removals.
 #[derive(Debug, Default)]
@@ -42,9 +46,18 @@ enum DiskStep {
         ended: Option<Duration>,
     },
     FreeingImages(ImageRemoval),
-    Measuring(Acting),
-    Measured(Acting, Vec<MeasuredPod>),
+    Measuring(Measurement),
+    Measured(Measurement, Vec<MeasuredPod>),
     Leaving(Leaving),
+}
+
+/// A measurement of the disks.
+#[derive(Clone, Copy, Debug)]
+struct Measurement {
+    /// Why it was begun.
+    acting: Acting,
+    /// Boot time.
+    since: Duration,
 }
 
 /// A removal of images that is awaited.
@@ -131,8 +144,8 @@ impl DiskTrack {
     }
 
     pub(super) fn fold_pods(&mut self, pods: Vec<MeasuredPod>) {
-        if let DiskStep::Measuring(acting) = self.step {
-            self.step = DiskStep::Measured(acting, pods);
+        if let DiskStep::Measuring(measurement) = self.step {
+            self.step = DiskStep::Measured(measurement, pods);
         }
     }
 
@@ -145,14 +158,23 @@ impl DiskTrack {
         }
     }
 
-    /// Begins to remove dead containers, unless that was just tried or could not help.
-    fn clear_dead(&mut self, acting: &Acting, seen: &Seen<'_>) -> bool {
-        let signal = acting.threshold.signal;
+    /// True when dead containers are to be removed for this signal: that was not just tried, and
+    /// may help.
+    fn may_clear_dead(&self, signal: Signal, seen: &Seen<'_>) -> bool {
         // On a file system that has only images, containers have nothing.
         let useless = seen.layout == DiskLayout::Split && is_of_images(signal);
-        if seen.dead_containers == 0 || is_recent(self.dead_removed, seen.now) || useless {
-            return false;
-        }
+        seen.dead_containers > 0 && !is_recent(self.dead_removed, seen.now) && !useless
+    }
+
+    /// The same for unused images.
+    fn may_free_images(&self, signal: Signal, seen: &Seen<'_>) -> bool {
+        let recent = is_recent(self.images_removed.get(&signal).copied(), seen.now);
+        !recent && images_help(signal, seen.layout)
+    }
+
+    /// Begins to remove dead containers.
+    fn clear_dead(&mut self, acting: &Acting, seen: &Seen<'_>) {
+        let signal = acting.threshold.signal;
         self.dead_removed = Some(seen.now.boot);
         self.step = DiskStep::ClearingDead {
             // The size of the containers is unknown. Everything that is missing is enough.
@@ -165,16 +187,11 @@ impl DiskTrack {
             since: seen.now.boot,
             ended: None,
         };
-        true
     }
 
-    /// Begins to remove images, unless that was just tried or could not help.
-    fn free_images(&mut self, acting: &Acting, seen: &Seen<'_>, effects: &mut Effects) -> bool {
+    /// Begins to remove unused images.
+    fn free_images(&mut self, acting: &Acting, seen: &Seen<'_>, effects: &mut Effects) {
         let signal = acting.threshold.signal;
-        let recent = is_recent(self.images_removed.get(&signal).copied(), seen.now);
-        if recent || !images_help(signal, seen.layout) {
-            return false;
-        }
         self.images_removed.insert(signal, seen.now.boot);
         self.step = DiskStep::FreeingImages(ImageRemoval {
             signal,
@@ -186,21 +203,26 @@ impl DiskTrack {
         });
         let bytes = counts_bytes(signal).then_some(acting.shortfall);
         effects.actions.push(ReliefAction::FreeImages { bytes });
-        true
     }
 }
 
 impl Relief {
     pub(super) fn relieve_disk(&mut self, acting: &Acting, seen: &Seen<'_>, effects: &mut Effects) {
-        if self.disk.clear_dead(acting, seen) || self.disk.free_images(acting, seen, effects) {
-            return;
+        let signal = acting.threshold.signal;
+        if self.disk.may_clear_dead(signal, seen) {
+            self.disk.clear_dead(acting, seen);
+        } else if self.disk.may_free_images(signal, seen) {
+            self.disk.free_images(acting, seen, effects);
+        } else {
+            let measurement = Measurement { acting: *acting, since: seen.now.boot };
+            self.disk.step = DiskStep::Measuring(measurement);
+            let pods = self.candidates(seen).cloned().collect();
+            effects.actions.push(ReliefAction::Measure { purpose: MeasurePurpose::Disk, pods });
         }
-        self.disk.step = DiskStep::Measuring(*acting);
-        let pods = self.candidates(seen).cloned().collect();
-        effects.actions.push(ReliefAction::Measure { purpose: MeasurePurpose::Disk, pods });
     }
 
-    /// Evicts a pod by a measurement of disks. Returns true when a pod was told to stop.
+    /// Evicts pods by a measurement of disks: those above their own limits, or else one for a
+    /// threshold of a disk. Returns true when a pod was told to stop.
     pub(super) fn evict_for_disk(
         &mut self,
         step: &PressureStep,
@@ -210,15 +232,42 @@ impl Relief {
         if !matches!(self.disk.step, DiskStep::Measured(..)) {
             return false;
         }
-        let DiskStep::Measured(acting, pods) = std::mem::take(&mut self.disk.step) else {
+        let DiskStep::Measured(measurement, pods) = std::mem::take(&mut self.disk.step) else {
             return false;
         };
-        if !self.is_current(&acting, step) || !self.may_act(&acting, seen.now) {
-            return false;
+        if self.evict_over_limits(&pods, seen, effects) {
+            return true;
         }
-        let Some(leaving) = self.evict_first(&acting, &pods, seen, effects) else { return false };
-        self.disk.step = DiskStep::Leaving(leaving);
-        true
+        let took = seen.now.boot.saturating_sub(measurement.since);
+        let retry = took.saturating_mul(FUTILE_REST).max(ACTIVE_PAUSE);
+        for acting in self.decided_by(&measurement, step, seen) {
+            if let Some(leaving) = self.evict_first(&acting, &pods, retry, seen, effects) {
+                self.disk.step = DiskStep::Leaving(leaving);
+                return true;
+            }
+        }
+        false
+    }
+
+    /// The thresholds that a measurement can decide about: the one for which it was begun, and
+    /// others for which nothing but a pod is left to remove.
+    fn decided_by(
+        &self,
+        measurement: &Measurement,
+        step: &PressureStep,
+        seen: &Seen<'_>,
+    ) -> Vec<Acting> {
+        let first = measurement.acting;
+        let others = step.acting.iter().filter(|other| {
+            let signal = other.threshold.signal;
+            other.threshold != first.threshold
+                && signal.condition() == Pressure::Disk
+                && !self.disk.may_clear_dead(signal, seen)
+                && !self.disk.may_free_images(signal, seen)
+        });
+        let first = [first].into_iter().filter(|first| self.is_current(first, step));
+        let all = first.chain(others.copied());
+        all.filter(|acting| self.may_act(acting, seen.now)).collect()
     }
 
     /// Returns true when the step under way has ended.

@@ -1,4 +1,5 @@
-//! The pods' own limits on local storage, which are checked while no pod leaves.
+//! The pods' own limits on local storage, which are checked while no pod leaves, and by each
+//! measurement for a disk.
 
 use super::{Effects, LONGEST_PAUSE, MeasurePurpose, MeasuredPod, Relief, ReliefAction, Seen};
 use crate::{
@@ -70,9 +71,23 @@ impl Relief {
         let LimitsCheck::Measured(pods) = std::mem::take(&mut self.limits.check) else {
             return false;
         };
+        self.evict_over_limits(&pods, seen, effects)
+    }
+
+    /// Evicts every one of the measured pods that is above a limit of its own. Returns true when
+    /// there is one.
+    pub(super) fn evict_over_limits(
+        &mut self,
+        pods: &[MeasuredPod],
+        seen: &Seen<'_>,
+        effects: &mut Effects,
+    ) -> bool {
+        if !seen.settings.local_storage_limits {
+            return false;
+        }
         // Counted from the end: without a pause, long checks would leave the disks no turn.
         self.limits.due = seen.now.boot.saturating_add(LONGEST_PAUSE);
-        let candidates = self.still_candidates(&pods, seen);
+        let candidates = self.still_candidates(pods, seen);
         let over = over_limits(&candidates, seen.layout, seen.settings.static_pods);
         if over.is_empty() {
             return false;

@@ -1,8 +1,8 @@
 //! Memory and process ids: one measurement of cgroups, then one pod.
 
 use super::{
-    Effects, Leaving, MeasurePurpose, MeasuredPod, Relief, ReliefAction, Seen, has_memory_volume,
-    is_running,
+    ACTIVE_PAUSE, Effects, Leaving, MeasurePurpose, MeasuredPod, Relief, ReliefAction, Seen,
+    has_memory_volume, is_running,
 };
 use crate::{
     model::{HoldStop, PodView},
@@ -94,7 +94,8 @@ impl Relief {
         if acting.threshold.is_hard() && self.hurry(&acting, &pods, seen, effects) {
             return true;
         }
-        let Some(leaving) = self.evict_first(&acting, &pods, seen, effects) else { return false };
+        let leaving = self.evict_first(&acting, &pods, ACTIVE_PAUSE, seen, effects);
+        let Some(leaving) = leaving else { return false };
         self.memory = MemoryTrack::Leaving(leaving);
         true
     }

@@ -25,7 +25,7 @@ use self::{disk::DiskTrack, leaving::Leaving, limits::LimitsTrack, memory::Memor
 use super::{
     comeback::{Cause, Evictions},
     message::Eviction,
-    rank::{Candidate, Spare, Spared, rank},
+    rank::{Candidate, RELEVANT_PART, Spare, Spared, rank},
     settings::EvictionSettings,
     state::{Acting, Change, PressureState, PressureStep},
     threshold::Threshold,
@@ -252,6 +252,16 @@ struct Effects {
     comeback: Option<Duration>,
 }
 
+/// A ranking without a pod to evict.
+#[derive(Clone, Copy, Debug)]
+struct Futile {
+    /// Boot time before which no pods are measured for this threshold again.
+    until: Duration,
+    /// They are measured earlier if less than this is available: what has gone since may be in a
+    /// pod.
+    unless_below: u64,
+}
+
 /// Decides about evictions and about everything that is reclaimed before one.
 #[derive(Debug)]
 pub struct Relief {
@@ -269,8 +279,8 @@ pub struct Relief {
     reported: BTreeSet<Signal>,
     /// The pods that were spared by the last ranking of each signal that is crossed.
     spared: BTreeMap<Signal, BTreeMap<PodKey, Spare>>,
-    /// Boot time of the last ranking without a pod to evict, of each threshold that is met.
-    futile: BTreeMap<Threshold, Duration>,
+    /// Thresholds that are met, and no pod could be evicted for them.
+    futile: BTreeMap<Threshold, Futile>,
     /// Boot time of the last search for users outside of pods.
     searched: BTreeMap<Signal, Duration>,
 }
@@ -427,7 +437,9 @@ impl Relief {
         if self.act_on_measured(step, seen, effects) {
             return;
         }
-        match step.acting.iter().find(|acting| self.may_act(acting, seen.now)) {
+        let may_begin =
+            |acting: &&Acting| !self.rests(acting, seen.now) && self.may_act(acting, seen.now);
+        match step.acting.iter().find(may_begin) {
             Some(acting) => self.relieve(acting, seen, effects),
             None => self.check_limits(seen, effects),
         }
@@ -458,7 +470,14 @@ impl Relief {
         }
     }
 
-    /// True when a step for this threshold may begin now.
+    /// True while a ranking without a pod to evict is so recent that another one would find none.
+    fn rests(&self, acting: &Acting, now: Now) -> bool {
+        let available = acting.reading.available;
+        let rests = |futile: &Futile| now.boot < futile.until && available >= futile.unless_below;
+        self.futile.get(&acting.threshold).is_some_and(rests)
+    }
+
+    /// True when nothing that is under way stands against a step for this threshold.
     ///
     /// A pod that is evicted for memory or process ids stops quickly, and all other steps wait for
     /// it. A step for a disk may take long, and memory does not wait for it. A pod that stops
@@ -467,10 +486,6 @@ impl Relief {
     fn may_act(&self, acting: &Acting, now: Now) -> bool {
         let condition = acting.threshold.signal.condition();
         let hard = acting.threshold.is_hard();
-        let futile = self.futile.get(&acting.threshold);
-        if futile.is_some_and(|at| now.boot.saturating_sub(*at) < ACTIVE_PAUSE) {
-            return false;
-        }
         // Also a pod that an earlier run of the agent evicted.
         let has_time = condition == Pressure::Disk || !hard;
         if has_time && self.evictions.relief_is_coming(condition, now) {
@@ -492,11 +507,13 @@ impl Relief {
     }
 
     /// Evicts the first pod by rank of those that were measured and are still candidates, and
-    /// returns it as the pod to wait for. Returns `None` when no pod can be evicted.
+    /// returns it as the pod to wait for. Returns `None` when no pod can be evicted; the next try
+    /// is not before `retry` has passed.
     fn evict_first(
         &mut self,
         acting: &Acting,
         measured: &[MeasuredPod],
+        retry: Duration,
         seen: &Seen<'_>,
         effects: &mut Effects,
     ) -> Option<Leaving> {
@@ -504,7 +521,8 @@ impl Relief {
         let ranking = rank(&candidates, acting, seen.layout, seen.settings.static_pods);
         self.note_spared(acting.threshold.signal, &ranking.spared, effects);
         let Some(victim) = ranking.victims.first() else {
-            self.note_futile(acting, &ranking.spared, seen.now, effects);
+            self.note_futile(acting, retry, seen);
+            self.search_outside(acting, &ranking.spared, seen.now, effects);
             return None;
         };
         let eviction = Eviction::of(victim, acting, seen.settings.max_pod_grace);
@@ -539,9 +557,22 @@ impl Relief {
         *before = now;
     }
 
-    /// No pod can be evicted for a threshold: another threshold gets its turn, a newer reading is
-    /// needed for another try, and the users outside of pods are reported.
-    fn note_futile(
+    /// No pod can be evicted for a threshold: another threshold gets its turn, and a newer reading
+    /// is needed for another try.
+    fn note_futile(&mut self, acting: &Acting, retry: Duration, seen: &Seen<'_>) {
+        let Acting { threshold, reading, .. } = acting;
+        let latest = seen.readings.get(&threshold.signal).unwrap_or(reading);
+        let kept_free = threshold.value.resolve(latest.capacity);
+        let futile = Futile {
+            until: seen.now.boot.saturating_add(retry),
+            unless_below: latest.available.saturating_sub(kept_free / RELEVANT_PART),
+        };
+        self.futile.insert(*threshold, futile);
+        self.state.use_readings(threshold.signal, seen.now.boot);
+    }
+
+    /// Has the users outside of pods reported, unless they were just looked for.
+    fn search_outside(
         &mut self,
         acting: &Acting,
         spared: &[Spared<'_>],
@@ -549,8 +580,6 @@ impl Relief {
         effects: &mut Effects,
     ) {
         let signal = acting.threshold.signal;
-        self.futile.insert(acting.threshold, now.boot);
-        self.state.use_readings(signal, now.boot);
         let last = self.searched.get(&signal);
         if last.is_some_and(|last| now.boot.saturating_sub(*last) < SEARCH_PERIOD) {
             return;

@@ -333,13 +333,71 @@ fn disks_are_not_measured_again_by_a_reading_from_before_the_end() {
     assert_eq!(world.round(50), ["free images"]);
     world.relief.fold(Outcome::ImagesFreed(None));
     assert_eq!(world.round(500), ["measure disks of "]);
-    assert!(world.round(500).is_empty());
+    assert!(world.round(10).is_empty());
     world.read_at = Some(world.now.boot);
     world.answer();
-    assert_eq!(world.round(100), ["no pod helps"]);
+    assert_eq!(world.round(10), ["no pod helps"]);
     assert!(world.round(100).is_empty());
     world.read_at = None;
     assert_eq!(world.round(100), ["measure disks of "]);
+}
+
+/// A world in which the root file system is short of space and inodes because of files outside of
+/// pods. The pod has a limit of its own. A measurement of the disks has taken five seconds.
+fn filled_from_outside() -> World {
+    let both = thresholds("nodefs.available=100Mi nodefs.inodesFree=100", "", "", "");
+    let mut world = World::new(settings(both));
+    world.layout = DiskLayout::DedicatedImages;
+    let limited = json!({"volumes": [{"name": "v", "emptyDir": {"sizeLimit": "10Mi"}}]});
+    world.run(Pod::new("limited", limited).volume("v", space(MI, 1)));
+    world.read(Signal::NodefsAvailable, 60 * MI);
+    world.read(Signal::NodefsInodesFree, 60);
+    world.round(0);
+    assert_eq!(world.round(2000), ["measure disks of limited"]);
+    assert!(world.round(4999).is_empty());
+    world
+}
+
+#[test]
+fn one_measurement_decides_about_all_signals_of_disks() {
+    let mut world = filled_from_outside();
+    world.answer();
+    assert_eq!(world.round(1), ["no pod helps", "no pod helps"], "once for each signal");
+}
+
+#[test]
+fn a_disk_that_no_pod_fills_is_measured_a_fifth_of_the_time() {
+    let mut world = filled_from_outside();
+    world.answer();
+    world.round(1);
+    let mut measured = Vec::new();
+    for _ in 0..20 {
+        measured.extend(world.round(1000));
+        world.answer();
+    }
+    let limits = "measure limits of limited";
+    assert_eq!(measured, [limits, "measure disks of limited"], "limits have their turn");
+}
+
+#[test]
+fn a_disk_that_fills_further_is_measured_at_once() {
+    let mut world = filled_from_outside();
+    world.answer();
+    world.round(1);
+    world.read(Signal::NodefsAvailable, 55 * MI);
+    assert!(world.round(1000).is_empty());
+    world.read(Signal::NodefsAvailable, 54 * MI);
+    assert_eq!(world.round(1000), ["measure disks of limited"]);
+}
+
+#[test]
+fn a_measurement_of_disks_finds_pods_above_their_own_limits() {
+    let mut world = filled_from_outside();
+    let key = PodKey::new("default", "limited");
+    world.usage.get_mut(&key).unwrap().volumes[0].space = Some(space(11 * MI, 1));
+    world.answer();
+    assert_eq!(world.round(1), ["evict limited"]);
+    assert!(world.saved());
 }
 
 #[test]
