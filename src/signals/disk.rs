@@ -105,7 +105,11 @@ impl Disks {
                 }
             } else {
                 (self.images, self.layers) = (Err(why.clone()), Err(why.clone()));
-                self.layout = DiskLayout::Single;
+                // Of the other layouts this one fits best: no layer is on the root's file system.
+                self.layout = match matches!(why, NoReading::Layout) {
+                    true => DiskLayout::DedicatedImages,
+                    false => DiskLayout::Single,
+                };
             }
         }
         let used = [Some(&self.root), self.images.as_ref().ok(), self.layers.as_ref().ok()];
