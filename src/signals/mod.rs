@@ -27,6 +27,7 @@ mod reclaim;
 mod stats;
 mod usage;
 mod walk;
+mod walk_queue;
 
 pub use core::{NoReading, Process, SystemOom};
 pub use disk::{Disks, VolumeDisks};

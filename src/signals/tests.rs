@@ -509,28 +509,57 @@ async fn a_pod_without_a_turn_comes_first_the_next_time() {
     let files = Files::new();
     files.put("logs/one/0.log", "x");
     let pods = ["a", "b", "c"].map(|uid| PodPlaces { uid: uid.into(), ..places(&files) });
-    let mut measurer = Measurer::default();
-    measurer.turn_patience = Duration::from_millis(10);
+    let turn_patience = Duration::from_millis(10);
+    let mut measurer = Measurer { turn_patience, ..Measurer::default() };
     let measure = async |measurer: &Measurer, pods: &[PodPlaces]| {
         let none = async { BTreeMap::new() };
         measurer.measure(pods, Parts::Everything, SOON, none).await
     };
-    let turns = std::sync::Arc::clone(&measurer.turns);
+    let turns = std::sync::Arc::clone(&measurer.agent_walks.turns);
     let all = turns.available_permits();
     let taken = turns.acquire_many(u32::try_from(all).unwrap()).await.unwrap();
     let measured = measure(&measurer, &pods[1..]).await;
     assert!(measured.iter().all(|pod| pod.usage.logs.is_none()));
-    assert_eq!(measurer.in_order(&pods).map(|(nth, _)| nth).collect::<Vec<_>>(), [1, 2, 0]);
+    assert_eq!(
+        measurer.agent_walks.in_order(&pods).map(|(nth, _)| nth).collect::<Vec<_>>(),
+        [1, 2, 0]
+    );
     measure(&measurer, &pods[1..]).await;
     let none = measure(&measurer, &[]).await;
     assert!(none.is_empty());
     measurer.keep(|uid| uid.as_str() != "b");
-    assert_eq!(measurer.in_order(&pods).map(|(nth, _)| nth).collect::<Vec<_>>(), [2, 0, 1]);
+    assert_eq!(
+        measurer.agent_walks.in_order(&pods).map(|(nth, _)| nth).collect::<Vec<_>>(),
+        [2, 0, 1]
+    );
     drop(taken);
     measurer.turn_patience = SOON;
     let measured = measure(&measurer, &pods).await;
     assert!(measured.iter().all(|pod| pod.usage.logs.is_some()));
-    assert_eq!(measurer.in_order(&pods).map(|(nth, _)| nth).collect::<Vec<_>>(), [0, 1, 2]);
+    assert_eq!(
+        measurer.agent_walks.in_order(&pods).map(|(nth, _)| nth).collect::<Vec<_>>(),
+        [0, 1, 2]
+    );
+}
+
+#[tokio::test]
+async fn a_hung_disk_of_the_runtime_does_not_keep_the_turns_of_the_others() {
+    let files = Files::new();
+    for file in ["logs/one/0.log", "scratch/file"] {
+        files.put(file, "x");
+    }
+    let turn_patience = Duration::from_millis(10);
+    let measurer = Measurer { turn_patience, ..Measurer::default() };
+    // As walks keep them that do not end.
+    let turns = &measurer.runtime_walks.turns;
+    let all = turns.available_permits();
+    let _taken = turns.acquire_many(u32::try_from(all).unwrap()).await.unwrap();
+    let none = async { BTreeMap::new() };
+    let measured = measurer.measure(&[places(&files)], Parts::Everything, SOON, none).await;
+    let Measured { usage, missing, .. } = &measured[0];
+    assert!(usage.logs.is_some() && usage.volumes[0].space.is_some(), "{usage:?}");
+    assert_eq!(usage.runtime_files, None);
+    assert!(missing.iter().any(|why| why.starts_with("the runtime's files: ")), "{missing:?}");
 }
 
 #[tokio::test]

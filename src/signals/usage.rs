@@ -6,7 +6,8 @@
 
 use super::{
     memory::{cgroup_memory, cgroup_tasks},
-    walk::{self, Turn, Turns, WalkError},
+    walk::{self, Turn, WalkError},
+    walk_queue::WalkQueue,
 };
 use crate::{
     clock,
@@ -15,17 +16,9 @@ use crate::{
         Space, VolumePlace, VolumeUse,
     },
 };
-use std::{
-    collections::{BTreeMap, BTreeSet},
-    fs,
-    path::PathBuf,
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
-    time::Duration,
-};
-use tokio::{sync::Semaphore, task::JoinSet, time::Instant};
+use std::{collections::BTreeMap, fs, path::PathBuf, sync::Arc, time::Duration};
+use tokio::{task::JoinSet, time::Instant};
 
-/// Pods whose directories are walked at a time.
-const WALKS: usize = 4;
 /// How long a pod may wait for its turn. Pods that make their walks last delay the others by no
 /// more than this. Those that had no turn come first the next time.
 const TURN_PATIENCE: Duration = Duration::from_secs(15);
@@ -93,19 +86,18 @@ pub struct Measured {
 /// Measures pods, several at once. Cheap to clone; all clones take turns.
 #[derive(Clone, Debug)]
 pub struct Measurer {
-    pub(super) turns: Turns,
+    /// Walks of directories that are the agent's: logs, emptyDirs, files.
+    pub(super) agent_walks: WalkQueue,
+    /// Walks of the runtime's, which may lie on another disk: when that hangs, the agent's are
+    /// measured all the same.
+    pub(super) runtime_walks: WalkQueue,
     pub(super) turn_patience: Duration,
-    /// The pods that had no turn when they were measured last. They come first the next time.
-    turned_away: Arc<Mutex<BTreeSet<PodUid>>>,
 }
 
 impl Default for Measurer {
     fn default() -> Self {
-        Self {
-            turns: Arc::new(Semaphore::new(WALKS)),
-            turn_patience: TURN_PATIENCE,
-            turned_away: Arc::default(),
-        }
+        let (agent_walks, runtime_walks) = (WalkQueue::default(), WalkQueue::default());
+        Self { agent_walks, runtime_walks, turn_patience: TURN_PATIENCE }
     }
 }
 
@@ -122,18 +114,23 @@ enum Part {
 }
 
 impl Part {
-    /// The parts of a pod. Those that are large in most pods come last: they have the time that the
-    /// others leave.
-    fn all(pod: &PodPlaces) -> Vec<Self> {
-        let layers = pod.containers.iter().enumerate();
-        let layers = layers.filter_map(|(nth, one)| Some(Self::Layer(nth, one.layer.clone()?)));
+    /// The parts of a pod in the agent's directories. Those that are large in most pods come last:
+    /// they have the time that the others leave.
+    fn of_agent(pod: &PodPlaces) -> Vec<Self> {
         let volumes = pod.volumes.iter().cloned().enumerate();
         let volumes = volumes.map(|(nth, volume)| Self::Volume(nth, volume));
         let files = pod.files.clone().map(Self::Files);
         let logs = pod.logs.clone().map(Self::Logs);
-        let first = files.into_iter().chain([Self::RuntimeFiles(pod.runtime_files.clone())]);
+        files.into_iter().chain(logs).chain(volumes).collect()
+    }
+
+    /// The same for the runtime's directories.
+    fn of_runtime(pod: &PodPlaces) -> Vec<Self> {
+        let layers = pod.containers.iter().enumerate();
+        let layers = layers.filter_map(|(nth, one)| Some(Self::Layer(nth, one.layer.clone()?)));
         let dirs = pod.runtime_dirs.iter().cloned().map(Self::RuntimeDir);
-        first.chain(logs).chain(layers).chain(dirs).chain(volumes).collect()
+        let files = Self::RuntimeFiles(pod.runtime_files.clone());
+        [files].into_iter().chain(layers).chain(dirs).collect()
     }
 
     async fn measure(&self, turn: &Turn, within: Duration) -> Result<walk::Tree, WalkError> {
@@ -163,15 +160,13 @@ impl Part {
     }
 }
 
-struct WalkedPod {
-    had_turn: bool,
-    parts: Vec<(Part, Result<walk::Tree, WalkError>)>,
-}
+/// Parts of a pod, and what was found there.
+type WalkedParts = Vec<(Part, Result<walk::Tree, WalkError>)>;
 
 impl Measurer {
-    /// Measures all of `pods` and returns them in the same order. `within` is for all directories
-    /// of a pod together, from its turn on; `layers`, which runs meanwhile, tells the writable
-    /// layer of containers where no place of it is known.
+    /// Measures all of `pods` and returns them in the same order. `within` is for all of the agent's
+    /// directories of a pod together, from its turn on, and for all of the runtime's; `layers`,
+    /// which runs meanwhile, tells the writable layer of containers where no place of it is known.
     ///
     /// # Cancel safety
     /// Nothing is lost; walks end soon after.
@@ -189,23 +184,14 @@ impl Measurer {
         }
         let mut walks = JoinSet::new();
         if parts == Parts::Everything {
-            for (nth, pod) in self.in_order(pods) {
-                let (parts, patience) = (Part::all(pod), self.turn_patience);
-                let turns = Arc::clone(&self.turns);
-                walks.spawn(async move {
-                    let turn = walk::turn(&turns, patience).await;
-                    (nth, walk_all(turn, parts, within).await)
-                });
-            }
+            self.begin_walks(&mut walks, &self.agent_walks, Part::of_agent, pods, within);
+            self.begin_walks(&mut walks, &self.runtime_walks, Part::of_runtime, pods, within);
         }
         let walked = async {
             while let Some(walked) = walks.join_next().await {
                 // One that panicked stays unmeasured.
                 let Ok((nth, walked)) = walked else { continue };
-                if !walked.had_turn {
-                    lock(&self.turned_away).insert(pods[nth].uid.clone());
-                }
-                walked.parts.into_iter().for_each(|part| put(&mut measured[nth], part));
+                walked.into_iter().for_each(|part| put(&mut measured[nth], part));
             }
         };
         let ((), layers) = tokio::join!(walked, layers);
@@ -219,24 +205,30 @@ impl Measurer {
         }
         measured
     }
-}
 
-impl Measurer {
-    /// The pods, with their places in `pods`, in the order in which they get turns: first those that
-    /// had none when they were measured last. That is forgotten with this call.
-    pub(super) fn in_order<'a>(
+    /// Begins to walk parts of all pods, which take turns.
+    fn begin_walks(
         &self,
-        pods: &'a [PodPlaces],
-    ) -> impl Iterator<Item = (usize, &'a PodPlaces)> + use<'a> {
-        let mut turned_away = lock(&self.turned_away);
-        let (first, then): (Vec<_>, Vec<_>) =
-            pods.iter().enumerate().partition(|(_, pod)| turned_away.remove(&pod.uid));
-        first.into_iter().chain(then)
+        walks: &mut JoinSet<(usize, WalkedParts)>,
+        queue: &WalkQueue,
+        parts_of: fn(&PodPlaces) -> Vec<Part>,
+        pods: &[PodPlaces],
+        within: Duration,
+    ) {
+        for (nth, pod) in queue.in_order(pods) {
+            let (parts, patience) = (parts_of(pod), self.turn_patience);
+            let (queue, uid) = (queue.clone(), pod.uid.clone());
+            walks.spawn(async move {
+                let turn = queue.turn(uid, patience).await;
+                (nth, walk_all(turn, parts, within).await)
+            });
+        }
     }
 
     /// Forgets the pods that are gone.
     pub fn keep(&self, is_there: impl Fn(&PodUid) -> bool) {
-        lock(&self.turned_away).retain(is_there);
+        self.agent_walks.keep(&is_there);
+        self.runtime_walks.keep(is_there);
     }
 
     /// The size of the logs of each container of a pod. `None` when they can't be measured
@@ -245,7 +237,7 @@ impl Measurer {
     /// # Cancel safety
     /// Nothing is lost; a walk ends soon after.
     pub async fn logs(&self, pod: &PodPlaces, within: Duration) -> Option<Vec<(Box<str>, Space)>> {
-        let turn = walk::turn(&self.turns, within).await.ok()?;
+        let turn = walk::turn(&self.agent_walks.turns, within).await.ok()?;
         let tree = walk::walk(&turn, pod.logs.as_ref()?, &[], within).await.ok()?;
         let containers = pod.containers.iter();
         let sizes = containers.map(|one| (one.name.clone(), tree.branch(&one.name)));
@@ -253,20 +245,16 @@ impl Measurer {
     }
 }
 
-fn lock<T>(shared: &Mutex<T>) -> MutexGuard<'_, T> {
-    // Each change of it is whole.
-    shared.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
 /// Measures the parts of a pod one after the other. Each has an equal part of the time that is
 /// left.
-async fn walk_all(turn: Result<Turn, WalkError>, parts: Vec<Part>, within: Duration) -> WalkedPod {
+async fn walk_all(
+    turn: Result<Turn, WalkError>,
+    parts: Vec<Part>,
+    within: Duration,
+) -> WalkedParts {
     let turn = match turn {
         Ok(turn) => turn,
-        Err(late) => {
-            let parts = parts.into_iter().map(|part| (part, Err(late.clone()))).collect();
-            return WalkedPod { had_turn: false, parts };
-        }
+        Err(late) => return parts.into_iter().map(|part| (part, Err(late.clone()))).collect(),
     };
     let until = Instant::now() + within;
     let (mut walked, mut left) = (Vec::with_capacity(parts.len()), parts.len());
@@ -277,7 +265,7 @@ async fn walk_all(turn: Result<Turn, WalkError>, parts: Vec<Part>, within: Durat
         walked.push((part, measured));
         left -= 1;
     }
-    WalkedPod { had_turn: true, parts: walked }
+    walked
 }
 
 fn put(measured: &mut Measured, (part, walked): (Part, Result<walk::Tree, WalkError>)) {
