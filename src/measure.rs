@@ -13,7 +13,8 @@ use std::{
     time::Duration,
 };
 
-/// How long the directories of a pod together, or one container's writable layer, may take.
+/// How long a pod's directories of the agent together may take, those of the runtime together, and
+/// one container's writable layer.
 const PATIENCE: Duration = Duration::from_secs(5);
 /// The number of containers whose writable layers are asked for at a time.
 const LAYERS: usize = 8;

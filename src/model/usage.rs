@@ -94,6 +94,9 @@ pub enum DiskLayout {
     DedicatedImages,
     /// Images lie on another one than the root directory and the writable layers.
     Split,
+    /// Writable layers lie on another one than the root directory, and than the images. The kubelet
+    /// supports no such layout; only the root directory's file system is observed.
+    LayersElsewhere,
 }
 
 /// Where the numbers of a cgroup are read: its directories in the hierarchies of cgroup v1. On

@@ -98,18 +98,17 @@ impl Disks {
             .collect_ordered();
         let located = self.find(images, layers, Instant::now() + within).await;
         if let Err(why) = &located {
-            if self.images.is_ok() && matches!(why, NoReading::Hung { .. }) {
+            let known = self.images.is_ok() || self.layout == DiskLayout::LayersElsewhere;
+            if known && matches!(why, NoReading::Hung { .. }) {
                 // One that is slow just now has not become another one.
                 for (path, system) in &mut self.systems {
                     system.device = before.get(path).copied().flatten();
                 }
             } else {
                 (self.images, self.layers) = (Err(why.clone()), Err(why.clone()));
-                // Of the other layouts this one fits best: no layer is on the root's file system.
-                self.layout = match matches!(why, NoReading::Layout) {
-                    true => DiskLayout::DedicatedImages,
-                    false => DiskLayout::Single,
-                };
+                if !matches!(why, NoReading::Layout) {
+                    self.layout = DiskLayout::Single;
+                }
             }
         }
         let used = [Some(&self.root), self.images.as_ref().ok(), self.layers.as_ref().ok()];
@@ -138,12 +137,12 @@ impl Disks {
         let (_, root_device) = device(&self.root)?;
         let (images, images_device) = first(images)?;
         let (_, layers_device) = first(layers)?;
-        self.layout =
-            core::layout(root_device, images_device, layers_device).ok_or(NoReading::Layout)?;
+        self.layout = core::layout(root_device, images_device, layers_device);
         (self.images, self.layers) = match self.layout {
             DiskLayout::Single => (Ok(self.root.clone()), Ok(self.root.clone())),
             DiskLayout::DedicatedImages => (Ok(images.clone()), Ok(images)),
             DiskLayout::Split => (Ok(images), Ok(self.root.clone())),
+            DiskLayout::LayersElsewhere => return Err(NoReading::Layout),
         };
         Ok(self.layout)
     }

@@ -282,7 +282,13 @@ pub(super) fn for_layout(thresholds: &[Threshold], layout: DiskLayout) -> Vec<Th
         | (DiskLayout::DedicatedImages, Signal::ImagefsInodesFree) => {
             Some(Signal::ContainerfsInodesFree)
         }
-        (DiskLayout::Single | DiskLayout::DedicatedImages | DiskLayout::Split, _) => None,
+        (
+            DiskLayout::Single
+            | DiskLayout::DedicatedImages
+            | DiskLayout::Split
+            | DiskLayout::LayersElsewhere,
+            _,
+        ) => None,
     };
     let mut all: Vec<Threshold> =
         thresholds.iter().filter(|threshold| !containerfs(threshold.signal)).copied().collect();

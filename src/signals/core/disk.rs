@@ -62,14 +62,13 @@ impl FileSystemUse {
 }
 
 /// The layout, from the device numbers of the root directory, the images and the writable layers.
-/// `None` for one in which layers are where neither of the others is.
 #[must_use]
-pub(in crate::signals) fn layout(root: u64, images: u64, layers: u64) -> Option<DiskLayout> {
+pub(in crate::signals) fn layout(root: u64, images: u64, layers: u64) -> DiskLayout {
     match (images == root, layers == root, layers == images) {
-        (true, true, _) => Some(DiskLayout::Single),
-        (false, false, true) => Some(DiskLayout::DedicatedImages),
-        (false, true, _) => Some(DiskLayout::Split),
-        (true | false, false, _) => None,
+        (true, true, _) => DiskLayout::Single,
+        (false, false, true) => DiskLayout::DedicatedImages,
+        (false, true, _) => DiskLayout::Split,
+        (true | false, false, _) => DiskLayout::LayersElsewhere,
     }
 }
 
@@ -137,11 +136,11 @@ mod tests {
     #[test]
     fn the_devices_tell_the_layout() {
         for (images, layers, expected) in [
-            (1, 1, Some(DiskLayout::Single)),
-            (2, 2, Some(DiskLayout::DedicatedImages)),
-            (2, 1, Some(DiskLayout::Split)),
-            (1, 2, None),
-            (2, 3, None),
+            (1, 1, DiskLayout::Single),
+            (2, 2, DiskLayout::DedicatedImages),
+            (2, 1, DiskLayout::Split),
+            (1, 2, DiskLayout::LayersElsewhere),
+            (2, 3, DiskLayout::LayersElsewhere),
         ] {
             assert_eq!(layout(1, images, layers), expected, "{images} {layers}");
         }

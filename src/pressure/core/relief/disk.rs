@@ -1,11 +1,12 @@
-//! Disks: dead containers are removed first, then unused images, then one pod is evicted.
+//! Disks: dead containers are removed first, then unused images. Then pods above their own limits are
+//! evicted, or else one pod.
 
 use super::{
-    ACTIVE_PAUSE, Effects, ImagesFreed, Leaving, MeasurePurpose, MeasuredPod, Relief, ReliefAction,
-    Seen, leaving::ExpectedRoom,
+    Effects, ImagesFreed, Leaving, MeasurePurpose, MeasuredPod, Relief, ReliefAction, Seen,
+    leaving::ExpectedRoom,
 };
 use crate::{
-    model::{DiskLayout, Now, PodKey, Pressure, ReliefView, Signal},
+    model::{DiskLayout, Now, Order as _, PodKey, Pressure, ReliefView, Signal},
     pressure::core::state::{Acting, PressureStep},
 };
 use std::{collections::BTreeMap, time::Duration};
@@ -18,10 +19,6 @@ const IMAGES_PATIENCE: Duration = Duration::from_secs(30);
 const IMAGES_LIMIT: Duration = Duration::from_secs(180);
 /// The time between two removals of the same kind.
 const PERIOD: Duration = Duration::from_secs(60);
-/// After a measurement that found no pod to evict, the next one waits for this many times its
-/// duration: what fills the disk is then not a pod, and looking at all files of all pods slows down
-/// the disk further.
-const FUTILE_REST: u32 = 4;
 
 /// The step for a disk that is under way, and the last removals.
 #[derive(Debug, Default)]
@@ -158,6 +155,11 @@ impl DiskTrack {
         }
     }
 
+    /// True when something else than a pod is left to remove for this signal.
+    pub(super) fn may_remove(&self, signal: Signal, seen: &Seen<'_>) -> bool {
+        self.may_clear_dead(signal, seen) || self.may_free_images(signal, seen)
+    }
+
     /// True when dead containers are to be removed for this signal: that was not just tried, and
     /// may help.
     fn may_clear_dead(&self, signal: Signal, seen: &Seen<'_>) -> bool {
@@ -239,9 +241,8 @@ impl Relief {
             return true;
         }
         let took = seen.now.boot.saturating_sub(measurement.since);
-        let retry = took.saturating_mul(FUTILE_REST).max(ACTIVE_PAUSE);
         for acting in self.decided_by(&measurement, step, seen) {
-            if let Some(leaving) = self.evict_first(&acting, &pods, retry, seen, effects) {
+            if let Some(leaving) = self.evict_first(&acting, &pods, took, seen, effects) {
                 self.disk.step = DiskStep::Leaving(leaving);
                 return true;
             }
@@ -249,8 +250,8 @@ impl Relief {
         false
     }
 
-    /// The thresholds that a measurement can decide about: the one for which it was begun, and
-    /// others for which nothing but a pod is left to remove.
+    /// The thresholds that a measurement can decide about, hard ones first: the one for which it was
+    /// begun, and others for which nothing but a pod is left to remove.
     fn decided_by(
         &self,
         measurement: &Measurement,
@@ -258,16 +259,20 @@ impl Relief {
         seen: &Seen<'_>,
     ) -> Vec<Acting> {
         let first = measurement.acting;
+        if self.state.is_outdated(first.reading.at) {
+            return Vec::new();
+        }
         let others = step.acting.iter().filter(|other| {
             let signal = other.threshold.signal;
             other.threshold != first.threshold
                 && signal.condition() == Pressure::Disk
-                && !self.disk.may_clear_dead(signal, seen)
-                && !self.disk.may_free_images(signal, seen)
+                && !self.disk.may_remove(signal, seen)
         });
         let first = [first].into_iter().filter(|first| self.is_current(first, step));
         let all = first.chain(others.copied());
-        all.filter(|acting| self.may_act(acting, seen.now)).collect()
+        let mut all: Vec<Acting> = all.filter(|acting| self.may_act(acting, seen.now)).collect();
+        all.order_by_key(|acting| !acting.threshold.is_hard());
+        all
     }
 
     /// Returns true when the step under way has ended.
@@ -368,7 +373,8 @@ fn is_of_images(signal: Signal) -> bool {
 fn images_help(signal: Signal, layout: DiskLayout) -> bool {
     let of_root = matches!(signal, Signal::NodefsAvailable | Signal::NodefsInodesFree);
     match layout {
-        DiskLayout::Single => true,
+        // With `LayersElsewhere`, they may.
+        DiskLayout::Single | DiskLayout::LayersElsewhere => true,
         DiskLayout::DedicatedImages => !of_root,
         DiskLayout::Split => is_of_images(signal),
     }

@@ -1,8 +1,8 @@
 //! Memory and process ids: one measurement of cgroups, then one pod.
 
 use super::{
-    ACTIVE_PAUSE, Effects, Leaving, MeasurePurpose, MeasuredPod, Relief, ReliefAction, Seen,
-    has_memory_volume, is_running,
+    Effects, Leaving, MeasurePurpose, MeasuredPod, Relief, ReliefAction, Seen, has_memory_volume,
+    is_running,
 };
 use crate::{
     model::{HoldStop, PodView},
@@ -11,7 +11,7 @@ use crate::{
         state::{Acting, PressureStep},
     },
 };
-use std::sync::Arc;
+use std::{sync::Arc, time::Duration};
 
 /// The step for memory or process ids that is under way.
 #[derive(Debug)]
@@ -94,7 +94,7 @@ impl Relief {
         if acting.threshold.is_hard() && self.hurry(&acting, &pods, seen, effects) {
             return true;
         }
-        let leaving = self.evict_first(&acting, &pods, ACTIVE_PAUSE, seen, effects);
+        let leaving = self.evict_first(&acting, &pods, Duration::ZERO, seen, effects);
         let Some(leaving) = leaving else { return false };
         self.memory = MemoryTrack::Leaving(leaving);
         true

@@ -53,6 +53,10 @@ const ACTIVE_PAUSE: Duration = Duration::from_millis(50);
 /// The same while an evicted pod has much of its grace period left, and while the runtime has not
 /// answered for long.
 const SLOW_PAUSE: Duration = Duration::from_secs(1);
+/// After a measurement that found no pod to evict, the next one waits for this many times its
+/// duration: what fills the disk is not a pod, and looking at all files of all pods slows the disk
+/// down further.
+const FUTILE_REST: u32 = 4;
 /// The time between two readings of the disks while a step is under way.
 const ACTIVE_DISK_PERIOD: Duration = Duration::from_millis(500);
 
@@ -437,12 +441,28 @@ impl Relief {
         if self.act_on_measured(step, seen, effects) {
             return;
         }
-        let may_begin =
-            |acting: &&Acting| !self.rests(acting, seen.now) && self.may_act(acting, seen.now);
-        match step.acting.iter().find(may_begin) {
+        match self.next_step(step, seen) {
             Some(acting) => self.relieve(acting, seen, effects),
             None => self.check_limits(seen, effects),
         }
+    }
+
+    /// The threshold for which the next step begins. Of the disks, those come first for which
+    /// something is removed: one measurement decides about all others.
+    fn next_step<'a>(&self, step: &'a PressureStep, seen: &Seen<'_>) -> Option<&'a Acting> {
+        let is_disk = |acting: &Acting| acting.threshold.signal.condition() == Pressure::Disk;
+        let removes = |acting: &Acting| {
+            is_disk(acting) && self.disk.may_remove(acting.threshold.signal, seen)
+        };
+        let may_begin = |acting: &&Acting| {
+            (removes(acting) || !self.rests(acting, seen.now)) && self.may_act(acting, seen.now)
+        };
+        let turn = |acting: &&Acting| {
+            let memory = acting.threshold.signal.condition() == Pressure::Memory;
+            let measures = is_disk(acting) && !removes(acting);
+            (!memory, !acting.threshold.is_hard(), measures)
+        };
+        step.acting.iter().filter(may_begin).min_by_key(turn)
     }
 
     fn act_on_measured(
@@ -460,9 +480,7 @@ impl Relief {
     fn relieve(&mut self, acting: &Acting, seen: &Seen<'_>, effects: &mut Effects) {
         let signal = acting.threshold.signal;
         self.state.use_readings(signal, acting.reading.at);
-        if self.reported.insert(signal) {
-            effects.actions.push(ReliefAction::ReportThreshold(signal));
-        }
+        self.report_threshold(signal, effects);
         match signal.condition() {
             Pressure::Memory if self.reclaim_page_cache(acting, seen.now, effects) => {}
             Pressure::Memory | Pressure::Pid => self.measure_for_memory(acting, seen, effects),
@@ -470,14 +488,21 @@ impl Relief {
         }
     }
 
-    /// True while a ranking without a pod to evict is so recent that another one would find none.
+    /// Reports, once while a signal is crossed, that something is removed or evicted for it.
+    fn report_threshold(&mut self, signal: Signal, effects: &mut Effects) {
+        if self.reported.insert(signal) {
+            effects.actions.push(ReliefAction::ReportThreshold(signal));
+        }
+    }
+
+    /// True while a ranking without a pod to evict is so recent that no pods are measured again.
     fn rests(&self, acting: &Acting, now: Now) -> bool {
         let available = acting.reading.available;
         let rests = |futile: &Futile| now.boot < futile.until && available >= futile.unless_below;
         self.futile.get(&acting.threshold).is_some_and(rests)
     }
 
-    /// True when nothing that is under way stands against a step for this threshold.
+    /// True when nothing that is under way prevents a step for this threshold.
     ///
     /// A pod that is evicted for memory or process ids stops quickly, and all other steps wait for
     /// it. A step for a disk may take long, and memory does not wait for it. A pod that stops
@@ -507,22 +532,27 @@ impl Relief {
     }
 
     /// Evicts the first pod by rank of those that were measured and are still candidates, and
-    /// returns it as the pod to wait for. Returns `None` when no pod can be evicted; the next try
-    /// is not before `retry` has passed.
+    /// returns it as the pod to wait for. Returns `None` when no pod can be evicted. `took` is the
+    /// duration of the measurement.
     fn evict_first(
         &mut self,
         acting: &Acting,
         measured: &[MeasuredPod],
-        retry: Duration,
+        took: Duration,
         seen: &Seen<'_>,
         effects: &mut Effects,
     ) -> Option<Leaving> {
+        self.report_threshold(acting.threshold.signal, effects);
         let candidates = self.still_candidates(measured, seen);
         let ranking = rank(&candidates, acting, seen.layout, seen.settings.static_pods);
         self.note_spared(acting.threshold.signal, &ranking.spared, effects);
         let Some(victim) = ranking.victims.first() else {
-            self.note_futile(acting, retry, seen);
-            self.search_outside(acting, &ranking.spared, seen.now, effects);
+            let unknown = |spared: &Spared<'_>| spared.why == Spare::NotMeasured;
+            let all_measured = !ranking.spared.iter().any(unknown);
+            // Pods that had no turn are measured first the next time.
+            let rest = if all_measured { took.saturating_mul(FUTILE_REST) } else { took };
+            self.note_futile(acting, rest.max(ACTIVE_PAUSE), seen);
+            self.search_outside(acting, all_measured, &ranking.spared, seen.now, effects);
             return None;
         };
         let eviction = Eviction::of(victim, acting, seen.settings.max_pod_grace);
@@ -559,13 +589,14 @@ impl Relief {
 
     /// No pod can be evicted for a threshold: another threshold gets its turn, and a newer reading
     /// is needed for another try.
-    fn note_futile(&mut self, acting: &Acting, retry: Duration, seen: &Seen<'_>) {
+    fn note_futile(&mut self, acting: &Acting, rest: Duration, seen: &Seen<'_>) {
         let Acting { threshold, reading, .. } = acting;
         let latest = seen.readings.get(&threshold.signal).unwrap_or(reading);
         let kept_free = threshold.value.resolve(latest.capacity);
+        let fallen = latest.available.saturating_sub(kept_free / RELEVANT_PART);
         let futile = Futile {
-            until: seen.now.boot.saturating_add(retry),
-            unless_below: latest.available.saturating_sub(kept_free / RELEVANT_PART),
+            until: seen.now.boot.saturating_add(rest),
+            unless_below: fallen.max(latest.available / 2),
         };
         self.futile.insert(*threshold, futile);
         self.state.use_readings(threshold.signal, seen.now.boot);
@@ -575,6 +606,7 @@ impl Relief {
     fn search_outside(
         &mut self,
         acting: &Acting,
+        all_measured: bool,
         spared: &[Spared<'_>],
         now: Now,
         effects: &mut Effects,
@@ -585,7 +617,6 @@ impl Relief {
             return;
         }
         self.searched.insert(signal, now.boot);
-        let all_measured = !spared.iter().any(|spared| spared.why == Spare::NotMeasured);
         let exempt = spared.iter().filter(|spared| spared.large);
         let exempt = exempt.map(|spared| (spared.candidate.key.clone(), spared.why)).collect();
         effects.actions.push(ReliefAction::ReportNoPod { acting: *acting, all_measured, exempt });

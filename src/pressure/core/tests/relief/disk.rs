@@ -349,7 +349,11 @@ fn filled_from_outside() -> World {
     let mut world = World::new(settings(both));
     world.layout = DiskLayout::DedicatedImages;
     let limited = json!({"volumes": [{"name": "v", "emptyDir": {"sizeLimit": "10Mi"}}]});
-    world.run(Pod::new("limited", limited).volume("v", space(MI, 1)));
+    world.run(
+        Pod::new("limited", limited)
+            .disk(Some(space(0, 0)), Some(space(0, 0)))
+            .volume("v", space(MI, 1)),
+    );
     world.read(Signal::NodefsAvailable, 60 * MI);
     world.read(Signal::NodefsInodesFree, 60);
     world.round(0);
@@ -363,6 +367,72 @@ fn one_measurement_decides_about_all_signals_of_disks() {
     let mut world = filled_from_outside();
     world.answer();
     assert_eq!(world.round(1), ["no pod helps", "no pod helps"], "once for each signal");
+    let reported = |signal| {
+        let actions = &world.last.as_ref().unwrap().actions;
+        actions
+            .iter()
+            .any(|action| matches!(action, ReliefAction::ReportThreshold(of) if *of == signal))
+    };
+    assert!(reported(Signal::NodefsInodesFree), "the measurement was not begun for it");
+}
+
+#[test]
+fn unused_images_go_for_all_signals_before_pods_are_measured() {
+    let mut world = reported("nodefs.available=100Mi imagefs.available=100Mi");
+    world.run(Pod::new("small", json!({})).disk(Some(space(MI, 1)), Some(space(0, 0))));
+    world.read(Signal::NodefsAvailable, 60 * MI);
+    world.read(Signal::ImagefsAvailable, 60 * MI);
+    for _ in 0..2 {
+        assert_eq!(world.round(500), ["free images"]);
+        world.relief.fold(freed(0, 0));
+        assert_eq!(world.round(500), ["removed 0 unused images"]);
+    }
+    assert_eq!(world.decide(), ["measure disks of small", "no pod helps", "no pod helps"]);
+}
+
+#[test]
+fn images_are_removed_while_no_pods_are_measured() {
+    let mut world = filled_from_outside();
+    world.answer();
+    world.round(1);
+    world.layout = DiskLayout::Single;
+    assert_eq!(world.round(1000), ["free images"]);
+}
+
+#[test]
+fn pods_that_had_no_turn_are_measured_sooner() {
+    let mut world = hard_disk();
+    world.layout = DiskLayout::DedicatedImages;
+    world.run(Pod::new("unknown", json!({})).disk(None, None));
+    world.read(Signal::NodefsAvailable, 60 * MI);
+    assert_eq!(world.round(500), ["measure disks of unknown"]);
+    assert!(world.round(5000).is_empty());
+    world.answer();
+    assert_eq!(world.round(1), ["no pod helps"]);
+    assert!(world.round(5000).is_empty());
+    assert_eq!(world.round(1000), ["measure disks of unknown"]);
+}
+
+#[test]
+fn a_hard_threshold_is_decided_before_the_soft_one_that_was_measured() {
+    let soft = "nodefs.available=200Mi";
+    let both = thresholds("nodefs.available=100Mi", soft, "nodefs.available=1s", "");
+    let mut world = World::new(EvictionSettings {
+        max_pod_grace: 600,
+        local_storage_limits: false,
+        ..settings(both)
+    });
+    world.layout = DiskLayout::DedicatedImages;
+    let on_root = json!({"volumes": [{"name": "v", "emptyDir": {}}]});
+    world.run(Pod::new("hog", on_root).volume("v", space(300 * MI, 1)));
+    world.round(0);
+    world.read(Signal::NodefsAvailable, 150 * MI);
+    world.round(2000);
+    assert_eq!(world.round(2000), ["measure disks of hog"]);
+    world.read(Signal::NodefsAvailable, 60 * MI);
+    world.answer();
+    assert_eq!(world.round(500), ["evict hog"]);
+    assert_eq!(world.stop_of("hog"), Some(HoldStop::Within(1)), "not with the grace period");
 }
 
 #[test]
