@@ -96,7 +96,10 @@ pub enum DiskLayout {
     Split,
     /// Writable layers lie on another one than the root directory, and than the images. The kubelet
     /// supports no such layout; only the root directory's file system is observed.
-    LayersElsewhere,
+    LayersElsewhere {
+        /// Images lie on the root directory's.
+        images_on_root: bool,
+    },
 }
 
 /// Where the numbers of a cgroup are read: its directories in the hierarchies of cgroup v1. On

@@ -98,7 +98,8 @@ impl Disks {
             .collect_ordered();
         let located = self.find(images, layers, Instant::now() + within).await;
         if let Err(why) = &located {
-            let known = self.images.is_ok() || self.layout == DiskLayout::LayersElsewhere;
+            let known =
+                self.images.is_ok() || matches!(self.layout, DiskLayout::LayersElsewhere { .. });
             if known && matches!(why, NoReading::Hung { .. }) {
                 // One that is slow just now has not become another one.
                 for (path, system) in &mut self.systems {
@@ -142,7 +143,7 @@ impl Disks {
             DiskLayout::Single => (Ok(self.root.clone()), Ok(self.root.clone())),
             DiskLayout::DedicatedImages => (Ok(images.clone()), Ok(images)),
             DiskLayout::Split => (Ok(images), Ok(self.root.clone())),
-            DiskLayout::LayersElsewhere => return Err(NoReading::Layout),
+            DiskLayout::LayersElsewhere { .. } => return Err(NoReading::Layout),
         };
         Ok(self.layout)
     }

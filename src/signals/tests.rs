@@ -281,7 +281,7 @@ async fn disks_are_read_and_located_by_device() {
         disks.locate(std::slice::from_ref(&below), &shm, SOON).await,
         Err(NoReading::Layout)
     );
-    assert_eq!(disks.layout(), DiskLayout::LayersElsewhere);
+    assert_eq!(disks.layout(), DiskLayout::LayersElsewhere { images_on_root: true });
     let located = disks.locate(std::slice::from_ref(&gone), &shm, SOON).await;
     assert!(matches!(located, Err(NoReading::Unreadable { .. })), "{located:?}");
     let sample = disks.sample(SOON).await;

@@ -106,7 +106,7 @@ fn container(candidate: &Candidate<'_>, layout: DiskLayout) -> Option<String> {
     // With a separate file system for images, layers use no space on the limited file system.
     let layers = match layout {
         DiskLayout::Single | DiskLayout::Split => true,
-        DiskLayout::DedicatedImages | DiskLayout::LayersElsewhere => false,
+        DiskLayout::DedicatedImages | DiskLayout::LayersElsewhere { .. } => false,
     };
     candidate.pod.spec.as_ref()?.containers.iter().find_map(|container| {
         let limit = container_limits(container).non_zero(STORAGE).map(unsigned)?;

@@ -192,7 +192,7 @@ impl DiskParts {
         match layout {
             DiskLayout::Single => Self { layers: true, logs_and_volumes: true },
             DiskLayout::DedicatedImages => Self { layers: !nodefs, logs_and_volumes: nodefs },
-            DiskLayout::LayersElsewhere => Self { layers: false, logs_and_volumes: nodefs },
+            DiskLayout::LayersElsewhere { .. } => Self { layers: false, logs_and_volumes: nodefs },
             DiskLayout::Split => Self { layers: !images, logs_and_volumes: !images },
         }
     }

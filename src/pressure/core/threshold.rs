@@ -286,7 +286,7 @@ pub(super) fn for_layout(thresholds: &[Threshold], layout: DiskLayout) -> Vec<Th
             DiskLayout::Single
             | DiskLayout::DedicatedImages
             | DiskLayout::Split
-            | DiskLayout::LayersElsewhere,
+            | DiskLayout::LayersElsewhere { .. },
             _,
         ) => None,
     };

@@ -68,7 +68,7 @@ pub(in crate::signals) fn layout(root: u64, images: u64, layers: u64) -> DiskLay
         (true, true, _) => DiskLayout::Single,
         (false, false, true) => DiskLayout::DedicatedImages,
         (false, true, _) => DiskLayout::Split,
-        (true | false, false, _) => DiskLayout::LayersElsewhere,
+        (images_on_root, false, _) => DiskLayout::LayersElsewhere { images_on_root },
     }
 }
 
@@ -139,8 +139,8 @@ mod tests {
             (1, 1, DiskLayout::Single),
             (2, 2, DiskLayout::DedicatedImages),
             (2, 1, DiskLayout::Split),
-            (1, 2, DiskLayout::LayersElsewhere),
-            (2, 3, DiskLayout::LayersElsewhere),
+            (1, 2, DiskLayout::LayersElsewhere { images_on_root: true }),
+            (2, 3, DiskLayout::LayersElsewhere { images_on_root: false }),
         ] {
             assert_eq!(layout(1, images, layers), expected, "{images} {layers}");
         }

@@ -321,6 +321,11 @@ impl Relief {
             DiskStep::FreeingImages(removal) if removal.was_enough() => {
                 self.disk.images_removed.remove(&removal.signal);
             }
+            // One that is still under way, or hangs, is one for all signals.
+            DiskStep::FreeingImages(ImageRemoval { freed: None, .. }) => {
+                let tried = Signal::ALL.map(|signal| (signal, seen.now.boot));
+                self.disk.images_removed.extend(tried);
+            }
             DiskStep::FreeingImages(removal) => {
                 self.disk.images_removed.insert(removal.signal, seen.now.boot);
             }
@@ -373,8 +378,8 @@ fn is_of_images(signal: Signal) -> bool {
 fn images_help(signal: Signal, layout: DiskLayout) -> bool {
     let of_root = matches!(signal, Signal::NodefsAvailable | Signal::NodefsInodesFree);
     match layout {
-        // With `LayersElsewhere`, they may.
-        DiskLayout::Single | DiskLayout::LayersElsewhere => true,
+        DiskLayout::Single => true,
+        DiskLayout::LayersElsewhere { images_on_root } => images_on_root,
         DiskLayout::DedicatedImages => !of_root,
         DiskLayout::Split => is_of_images(signal),
     }

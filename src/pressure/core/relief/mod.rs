@@ -447,8 +447,9 @@ impl Relief {
         }
     }
 
-    /// The threshold for which the next step begins. Of the disks, those come first for which
-    /// something is removed: one measurement decides about all others.
+    /// The threshold for which the next step begins. Of the hard ones of disks, and then of the soft
+    /// ones, those come first for which something is removed: one measurement decides about all
+    /// others.
     fn next_step<'a>(&self, step: &'a PressureStep, seen: &Seen<'_>) -> Option<&'a Acting> {
         let is_disk = |acting: &Acting| acting.threshold.signal.condition() == Pressure::Disk;
         let removes = |acting: &Acting| {
@@ -488,7 +489,7 @@ impl Relief {
         }
     }
 
-    /// Reports, once while a signal is crossed, that something is removed or evicted for it.
+    /// Reports, once while a signal is crossed, that something is done about it.
     fn report_threshold(&mut self, signal: Signal, effects: &mut Effects) {
         if self.reported.insert(signal) {
             effects.actions.push(ReliefAction::ReportThreshold(signal));
@@ -545,14 +546,14 @@ impl Relief {
         self.report_threshold(acting.threshold.signal, effects);
         let candidates = self.still_candidates(measured, seen);
         let ranking = rank(&candidates, acting, seen.layout, seen.settings.static_pods);
-        self.note_spared(acting.threshold.signal, &ranking.spared, effects);
+        let news = self.note_spared(acting.threshold.signal, &ranking.spared, effects);
         let Some(victim) = ranking.victims.first() else {
-            let unknown = |spared: &Spared<'_>| spared.why == Spare::NotMeasured;
-            let all_measured = !ranking.spared.iter().any(unknown);
-            // Pods that had no turn are measured first the next time.
-            let rest = if all_measured { took.saturating_mul(FUTILE_REST) } else { took };
+            // A pod that had no turn is measured first the next time, which comes soon; one that can
+            // never be measured is no reason for that.
+            let soon = news.contains(&Spare::NotMeasured);
+            let rest = if soon { took } else { took.saturating_mul(FUTILE_REST) };
             self.note_futile(acting, rest.max(ACTIVE_PAUSE), seen);
-            self.search_outside(acting, all_measured, &ranking.spared, seen.now, effects);
+            self.search_outside(acting, &ranking.spared, seen.now, effects);
             return None;
         };
         let eviction = Eviction::of(victim, acting, seen.settings.max_pod_grace);
@@ -573,18 +574,27 @@ impl Relief {
         Some(leaving)
     }
 
-    /// Notes which pods a ranking has spared, and reports the new ones.
-    fn note_spared(&mut self, signal: Signal, spared: &[Spared<'_>], effects: &mut Effects) {
+    /// Notes which pods a ranking has spared, and reports the new ones. Returns why those are
+    /// spared.
+    fn note_spared(
+        &mut self,
+        signal: Signal,
+        spared: &[Spared<'_>],
+        effects: &mut Effects,
+    ) -> BTreeSet<Spare> {
         let now: BTreeMap<PodKey, Spare> = spared
             .iter()
             .map(|spared| (spared.candidate.key.clone(), spared.why))
             .collect_ordered();
         let before = self.spared.entry(signal).or_default();
+        let mut news = BTreeSet::new();
         for (key, why) in now.iter().filter(|(key, why)| before.get(*key) != Some(*why)) {
             let (key, why) = (key.clone(), *why);
+            news.insert(why);
             effects.actions.push(ReliefAction::ReportSpared { key, signal, why });
         }
         *before = now;
+        news
     }
 
     /// No pod can be evicted for a threshold: another threshold gets its turn, and a newer reading
@@ -606,7 +616,6 @@ impl Relief {
     fn search_outside(
         &mut self,
         acting: &Acting,
-        all_measured: bool,
         spared: &[Spared<'_>],
         now: Now,
         effects: &mut Effects,
@@ -617,6 +626,7 @@ impl Relief {
             return;
         }
         self.searched.insert(signal, now.boot);
+        let all_measured = !spared.iter().any(|spared| spared.why == Spare::NotMeasured);
         let exempt = spared.iter().filter(|spared| spared.large);
         let exempt = exempt.map(|spared| (spared.candidate.key.clone(), spared.why)).collect();
         effects.actions.push(ReliefAction::ReportNoPod { acting: *acting, all_measured, exempt });

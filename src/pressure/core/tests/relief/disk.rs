@@ -411,6 +411,22 @@ fn pods_that_had_no_turn_are_measured_sooner() {
     assert_eq!(world.round(1), ["no pod helps"]);
     assert!(world.round(5000).is_empty());
     assert_eq!(world.round(1000), ["measure disks of unknown"]);
+    // One that can't be measured at all is no reason to measure the others again and again.
+    assert!(world.round(5000).is_empty());
+    world.answer();
+    assert!(world.round(1).is_empty() && world.round(19_000).is_empty());
+    assert_eq!(world.round(2000), ["measure disks of unknown"]);
+}
+
+#[test]
+fn a_removal_of_images_that_lasts_is_awaited_once_for_all_signals() {
+    let mut world = reported("nodefs.available=100Mi imagefs.available=100Mi");
+    world.run(disk_hog("hog"));
+    world.read(Signal::NodefsAvailable, 60 * MI);
+    world.read(Signal::ImagefsAvailable, 60 * MI);
+    assert_eq!(world.round(500), ["free images"]);
+    assert_eq!(world.round(30_000), [UNDER_WAY]);
+    assert_eq!(world.round(500), ["measure disks of hog"]);
 }
 
 #[test]

@@ -79,6 +79,8 @@ fn an_end_comes_before_everything_else_that_is_wished() {
     let mut state = state(&[recorded_api("a", false)], &["a"]);
     state.desired.pods.insert(web(), desired_api("a"));
     assert_eq!(wished(&state), "keep", "logind has not answered");
+    let why = state.starts_nothing(&web()).unwrap();
+    assert_eq!(why, "waiting for logind to say whether the machine goes down");
     state.machine = MachineState::Up;
     assert_eq!(wished(&state), "run");
     state.desired.unconfirmed.insert(web());
