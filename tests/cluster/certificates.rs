@@ -272,6 +272,10 @@ fn a_certificate_is_renewed_before_it_expires() {
         "subjects": [{ "apiGroup": "rbac.authorization.k8s.io", "kind": "Group", "name": "system:nodes" }],
     });
     member.plane.admin.create(BINDINGS, &approves).unwrap().ok();
+    // So that the certificate is not over before anybody signs another one.
+    let account = "/api/v1/namespaces/default/serviceaccounts/default";
+    let admin = &member.plane.admin;
+    _ = member.wait("controllers work", || admin.find(account).is_some(), |made| *made);
     let lasts = Duration::from_secs(40);
     let path = member.plane.node_kubeconfig(NODE_NAME, member.plane.address());
     let soon_over = member.plane.node_identity_for(NODE_NAME, Validity::EndsIn(lasts));

@@ -77,7 +77,7 @@ impl Plane {
         self.world.wait_for(UP, &format!("all parts are Ready after {since}"), |status| {
             PARTS.iter().all(|part| status.runs(part))
         });
-        let shown = || -> Vec<String> {
+        let shown = || -> (Vec<String>, Value) {
             let current = |part: &&str| {
                 let mirror = self.admin.find(&mirror_of(part)).unwrap_or_default();
                 let id = mirror["status"]["containerStatuses"][0]["containerID"].as_str();
@@ -86,14 +86,18 @@ impl Plane {
             };
             let mut missing: Vec<String> =
                 PARTS.iter().filter(|part| !current(part)).map(|part| (*part).to_owned()).collect();
-            missing.extend((!ready(&self.node())).then(|| "the node".to_owned()));
-            missing
+            let node = self.node();
+            missing.extend((!ready(&node)).then(|| "the node".to_owned()));
+            (missing, node)
         };
-        if let Err(missing) = poll_until(UP, shown, Vec::is_empty) {
-            panic!("the API server misses {missing:?}: {}", self.world.agent.log_tail(40));
-        }
+        let (_, node) = match poll_until(UP, shown, |(missing, _)| missing.is_empty()) {
+            Ok(shown) => shown,
+            Err((missing, _)) => {
+                panic!("the API server misses {missing:?}: {}", self.world.agent.log_tail(40));
+            }
+        };
         figure(&format!("kubeadm's control plane is up after {since}"), begun.elapsed());
-        self.node()
+        node
     }
 
     fn node(&self) -> Value {

@@ -297,8 +297,11 @@ fn reads_logs(world: &World, plane: &ControlPlane) {
     assert!(error.contains("previous terminated container"), "{error}");
     // What comes later, up to the end of the container.
     let admin = plane.admin_kubeconfig();
-    let following = plane.kubectl_command(&admin, &["logs", "-f", "--tail=1", &says]).spawn();
-    let following = following.unwrap();
+    let output = tempfile::NamedTempFile::new().unwrap();
+    let followed = || fs::read_to_string(output.path()).unwrap();
+    let mut following = plane.kubectl_command(&admin, &["logs", "-f", "--tail=1", &says]);
+    let mut following = following.stdout(output.reopen().unwrap()).spawn().unwrap();
+    wait_until("it follows", SOON, followed, |text| text == "no\n");
     let count = || world.agent.usage().fds;
     let before = count();
     let mut gone = plane.kubectl_command(&admin, &["logs", "-f", &says]).spawn().unwrap();
@@ -306,8 +309,8 @@ fn reads_logs(world: &World, plane: &ControlPlane) {
     gone.kill().unwrap();
     gone.wait().unwrap();
     plane.kubectl_text(&["exec", &says, "--", "touch", "/tmp/go"]);
-    let ended = following.wait_with_output().unwrap();
-    assert_eq!(String::from_utf8(ended.stdout).unwrap(), "no\nlast words\n");
+    following.wait().unwrap();
+    assert_eq!(followed(), "no\nlast words\n");
     wait_until(
         "the last run is told",
         SOON,

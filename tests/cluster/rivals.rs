@@ -37,8 +37,10 @@ fn an_agent_that_is_killed_while_it_writes_goes_on_where_it_was() {
         if path == NODES {
             // The first thing that an agent does is to say how its node is.
             world.agent.kill();
+            member.link.tcp.refuse(true);
             world.agent.start();
             http.on(verb, path).run(moment, world.agent.killer());
+            member.link.tcp.refuse(false);
         } else {
             http.on(verb, path).run(moment, world.agent.killer());
             world.drop_pod(&Pod::running(&new));

@@ -85,21 +85,23 @@ pub fn a_killed_agent_finishes_a_restart_once(kind: Kind) {
 
 pub fn a_restart_that_is_asked_for_again_meanwhile_happens_once(kind: Kind) {
     let world = World::start(kind);
-    let pod = Pod::with_main("web", STUBBORN).set("terminationGracePeriodSeconds", 3);
+    let pod = Pod::with_main("web", STUBBORN).set("terminationGracePeriodSeconds", 10);
     world.drop_pod(&pod);
     world.wait_running("web");
+    let container = world.running_id("web", "main");
     world.proxy.forget_calls();
     done(&world, &["restart", "web"]);
     world.wait_until("it stops", || world.proxy.count("StopContainer", "web"), |n| *n == 1);
     // The container hangs in its grace period.
     done(&world, &["restart", "web"]);
     done(&world, &["restart", "web", "-c", "main"]);
+    world.kill_container(&container);
     world.wait("it is restarted", |status| restarted(status, "web", &["main"], 1));
     let calls = world.proxy.calls();
     let stops = calls.iter().filter(|call| call.method == "StopContainer");
     let timeouts: Vec<i64> =
         stops.map(|call| call.request::<v1::StopContainerRequest>().timeout).collect();
-    assert_eq!(timeouts, [3]);
+    assert_eq!(timeouts, [10]);
     world.finish();
 }
 
@@ -162,8 +164,8 @@ pub fn a_person_ends_the_back_offs_of_a_pod(kind: Kind) {
     let said = done(&world, &["retry", "crash"]);
     assert_eq!(said, "default/crash-node1 is tried again at once, without back-offs.\n");
     done(&world, &["retry", "absent"]);
-    // The back-offs would last for 10 and 20 s.
-    let soon = std::time::Duration::from_secs(7);
+    // The next tries of their own would come in 15 s at the earliest.
+    let soon = std::time::Duration::from_secs(12);
     world.wait_for(soon, "both are tried again", |status| {
         status.restarts("crash", "main") > restarts
             && world.proxy.count("PullImage", "absent") > pulls

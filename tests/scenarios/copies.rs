@@ -20,7 +20,7 @@ use std::{
 };
 use tar::{Builder, EntryType, Header};
 
-const SOON: Duration = Duration::from_secs(30);
+const SOON: Duration = Duration::from_secs(60);
 
 fn path(path: &Path) -> &str {
     path.to_str().unwrap()

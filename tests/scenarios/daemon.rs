@@ -24,7 +24,7 @@ fn run_pods(world: &World, names: &[String]) {
         world.drop_pod(&Pod::running(name));
     }
     let all = |status: &Status| names.iter().all(|name| status.runs(name));
-    world.wait_for(Duration::from_secs(60), "all run", all);
+    world.wait_for(Duration::from_secs(120), "all run", all);
 }
 
 fn ids(world: &World, pods: &[String]) -> Vec<Vec<String>> {

@@ -81,7 +81,7 @@ pub fn edge_pods_run(kind: Kind) {
     let world = World::start(kind);
     let host = world.slot.dir().join("host");
     let on_host = |path: &str| host.join(path.trim_start_matches('/')).display().to_string();
-    let port = 23_000 + 2 * u16::from(world.slot.number());
+    let port = world.slot.host_ports();
     fs::create_dir_all(host.join("srv/data")).unwrap();
     fs::write(host.join("srv/data/file"), "kept").unwrap();
     fs::create_dir_all(host.join("var/lib")).unwrap();

@@ -134,6 +134,7 @@ pub fn a_renamed_pod_waits_until_nothing_has_its_uid(kind: Kind) {
     let world = World::start_with(kind, &Settings::for_kind(kind));
     world.write("pod.yaml", &with_uid("alpha").text());
     world.wait_running("alpha");
+    let hang = world.proxy.on("StopContainer").pod("alpha").hang();
     world.write("pod.yaml", &with_uid("beta").text());
     let waits = |status: &Status| {
         let waiting = status.pod("beta").and_then(|pod| pod.waiting.clone()).unwrap_or_default();
@@ -147,6 +148,7 @@ pub fn a_renamed_pod_waits_until_nothing_has_its_uid(kind: Kind) {
     world.wait("it waits on", waits);
     assert!(!world.sandboxes("alpha").is_empty());
     assert!(world.sandboxes("beta").is_empty());
+    world.proxy.lift(hang);
     world.wait_running("beta");
     assert!(world.agent.status().unwrap().pod("alpha").is_none());
     let calls = world.proxy.calls();

@@ -9,9 +9,14 @@ use serde_json::{Value, json};
 use std::{fs, net::TcpListener};
 use tempfile::TempDir;
 
-/// A probe, once a second, that succeeds while a file of the host is there.
+/// A probe, once a second, that succeeds while a file of the host is there. A busy machine may need
+/// longer than a second to run the command.
 fn file(name: &str) -> Value {
-    json!({ "exec": { "command": ["cat", format!("/host/{name}")] }, "periodSeconds": 1 })
+    json!({
+        "exec": { "command": ["cat", format!("/host/{name}")] },
+        "periodSeconds": 1,
+        "timeoutSeconds": 10,
+    })
 }
 
 fn make(dir: &TempDir, name: &str) {

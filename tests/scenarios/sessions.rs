@@ -8,13 +8,13 @@ use crate::support::{
 };
 use serde_json::json;
 use std::{
-    io::{BufRead as _, BufReader, Read as _, Write as _},
+    io::{BufRead, BufReader, Read as _, Write},
     net::TcpStream,
     process::{Command, Output, Stdio},
     time::Duration,
 };
 
-const SOON: Duration = Duration::from_secs(30);
+const SOON: Duration = Duration::from_secs(60);
 
 fn text(bytes: &[u8]) -> &str {
     str::from_utf8(bytes).unwrap()
@@ -51,7 +51,7 @@ pub fn a_command_runs_in_a_container(kind: Kind) {
     // It is as before when a signal has ended the session.
     let line =
         world.agent.cli_line(&["exec", "-it", "web", "--", "sh", "-c", "echo here; sleep 1000"]);
-    let seen = in_a_terminal(&format!("timeout --foreground 3 {line}; stty -a"));
+    let seen = in_a_terminal(&format!("timeout --foreground 10 {line}; stty -a"));
     let seen = text(&seen.stdout);
     assert!(seen.contains("here\r\n") && seen.contains(" icanon "), "{seen}");
     // What can't be.
@@ -90,6 +90,16 @@ fn in_a_terminal(line: &str) -> Output {
     seen
 }
 
+/// What a client types reaches the container, whose answer reaches the client.
+fn answers(input: &mut impl Write, output: &mut impl BufRead, typed: &str) {
+    writeln!(input, "{typed}").unwrap();
+    let mut line = String::new();
+    while line != format!("got {typed}\n") {
+        line.clear();
+        assert_ne!(output.read_line(&mut line).unwrap(), 0, "attach ended");
+    }
+}
+
 pub fn a_session_goes_with_its_client_and_its_container(kind: Kind) {
     let world = World::start(kind);
     let reads = json!(["sh", "-c", "while read line; do echo got $line; done; sleep 1000"]);
@@ -103,12 +113,7 @@ pub fn a_session_goes_with_its_client_and_its_container(kind: Kind) {
         let mut client = world.agent.cli_started(&["attach", "-i", "talk"]);
         let mut input = client.stdin.take().unwrap();
         let mut output = BufReader::new(client.stdout.take().unwrap());
-        writeln!(input, "this {round}").unwrap();
-        let mut line = String::new();
-        while line != format!("got this {round}\n") {
-            line.clear();
-            assert_ne!(output.read_line(&mut line).unwrap(), 0, "attach ended");
-        }
+        answers(&mut input, &mut output, &format!("this {round}"));
         client.kill().unwrap();
         client.wait().unwrap();
     }
@@ -128,13 +133,10 @@ pub fn a_session_goes_with_its_client_and_its_container(kind: Kind) {
     }
     wait_until("sessions are closed", SOON, || world.agent.usage().fds, |n| *n < before.fds + 10);
     // The agent stops: its clients are told, and what runs goes on.
-    let mut attached = world.agent.cli_started(&["attach", "talk"]);
-    stays(
-        "attach goes on",
-        Duration::from_secs(1),
-        || attached.try_wait().unwrap(),
-        Option::is_none,
-    );
+    let mut attached = world.agent.cli_started(&["attach", "-i", "talk"]);
+    let mut input = attached.stdin.take().unwrap();
+    let mut output = BufReader::new(attached.stdout.take().unwrap());
+    answers(&mut input, &mut output, "to the last");
     world.agent.kill();
     let ended = || attached.try_wait().unwrap();
     wait_until("attach ends", SOON, ended, |status| {

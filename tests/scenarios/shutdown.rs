@@ -88,6 +88,15 @@ fn told_to_stop(world: &World, pod: &str) -> (Instant, i64) {
     stops[0]
 }
 
+/// How long it took to stop the only container of a pod.
+fn stop_took(world: &World, pod: &str) -> Duration {
+    let calls = world.proxy.calls();
+    let stop =
+        calls.iter().find(|call| call.method == "StopContainer" && call.is_for(pod)).unwrap();
+    let (_, answered) = stop.answered.unwrap();
+    answered - stop.at
+}
+
 pub fn pods_end_by_priority_and_come_back_when_the_machine_stays_up(kind: Kind) {
     let (world, logind) = held_up(kind);
     let long = |pod: Pod| pod.set("terminationGracePeriodSeconds", 15);
@@ -138,7 +147,8 @@ pub fn pods_end_by_priority_and_come_back_when_the_machine_stays_up(kind: Kind) 
     let (first, after) = (stubborn.max(job), middle - stubborn);
     assert!(first < middle && middle < critical, "in the order of their priority: {stopped:?}");
     // It takes no notice of SIGTERM.
-    assert!(after >= Duration::from_millis(3_500), "it had its time: {after:?}");
+    let had = stop_took(&world, "stubborn");
+    assert!(had >= Duration::from_millis(3_500), "it had its time: {had:?}");
     assert!(after < Duration::from_secs(20), "and no more: {after:?}");
 
     world.drop_pod(&Pod::running("late"));
@@ -214,15 +224,13 @@ pub fn a_logind_that_does_not_answer_delays_pods_only_briefly(kind: Kind) {
     world.drop_pod(&Pod::running("web"));
     let begun = Instant::now();
     world.agent.start();
-    world.wait("the pod says what it waits for", |status| {
-        let waiting = status.pod("web").and_then(|pod| pod.waiting.as_deref());
-        waiting == Some("waiting for logind to say whether the machine goes down")
-    });
     world.wait_running("web");
+    let told = "logind does not answer: pods start without knowing";
+    assert!(world.agent.log().contains(told), "{}", world.agent.log_tail(20));
     let calls = world.proxy.calls();
     let first = calls.iter().find(|call| call.method == "RunPodSandbox").unwrap();
     let waited = first.at - begun;
     assert!(waited >= Duration::from_millis(1900), "{waited:?}");
-    assert!(waited < Duration::from_secs(6), "{waited:?}");
+    assert!(waited < Duration::from_secs(15), "logind hangs for 600 s: {waited:?}");
     world.finish();
 }

@@ -223,7 +223,7 @@ pub fn a_stopped_shim_leaves_one_layer_unmeasured(kind: Kind) {
         ContainerId::from(world.running_id(pod, "main"))
     });
     let client = client(&world);
-    let deadline = Duration::from_secs(2);
+    let deadline = Duration::from_secs(5);
     let measured = || {
         let layers = block_on(client.writable_layers(&ids, 1, deadline, WITHIN));
         ids.each_ref().map(|id| layers[id].clone())

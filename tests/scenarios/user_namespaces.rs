@@ -120,9 +120,12 @@ pub fn ids_are_kept_until_their_pod_is_gone(kind: Kind) {
     });
     world.drop_pod(&apart(Pod::running("three")));
     world.wait_running("three");
-    world.kill_sandbox(&world.sandboxes("two")[0].id);
+    let old = world.sandboxes("two")[0].id.clone();
+    world.kill_sandbox(&old);
     world.wait("it runs in another sandbox", |status| {
-        status.runs("two") && world.sandboxes("two").iter().any(|one| one.state == 0)
+        let sandboxes = world.sandboxes("two");
+        let other = sandboxes.iter().any(|one| one.state == 0 && one.id != old);
+        other && status.runs("two") && status.restarts("two", "main") == 2
     });
     assert_eq!(["one", "two", "three"].map(first), [65_536, 131_072, 196_608]);
     world.remove("one.yaml");

@@ -97,7 +97,7 @@ impl Containerd {
 
     fn wait_until_it_answers(&self) {
         let cri = Cri::new(&self.socket());
-        wait_until("containerd answers", Duration::from_secs(15), || cri.answers(), |up| *up);
+        wait_until("containerd answers", Duration::from_secs(60), || cri.answers(), |up| *up);
     }
 
     /// Its socket: CRI and containerd's own services.

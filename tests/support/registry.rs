@@ -30,11 +30,8 @@ impl Registry {
         if super::skips::skip_without(&[(there, "docker-registry (scripts/prerequisites test)")]) {
             return None;
         }
-        let registry = Self {
-            dir: slot.dir().join("registry"),
-            port: 23_000 + u16::from(slot.number()),
-            child: None,
-        };
+        let registry =
+            Self { dir: slot.dir().join("registry"), port: slot.second_port(), child: None };
         fs::create_dir_all(&registry.dir).unwrap();
         fs::write(registry.dir.join("htpasswd"), format!("{USER}:{PASSWORD_HASH}\n")).unwrap();
         Some(registry)

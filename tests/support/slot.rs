@@ -70,6 +70,11 @@ impl Slot {
         23_000 + u16::from(self.number)
     }
 
+    /// The first of two ports of the host that pods take, on all addresses.
+    pub fn host_ports(&self) -> u16 {
+        28_000 + 2 * u16::from(self.number)
+    }
+
     /// The cgroup that is made together with the slot's containerd, for the agent.
     pub fn cgroup_root(&self) -> String {
         format!("/nodelet-{}", self.number)

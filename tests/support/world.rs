@@ -34,7 +34,7 @@ const FORGOTTEN: [&str; 9] = [
 ];
 
 /// Long enough for one step of anything on a busy machine with two cores.
-pub const SOON: Duration = Duration::from_secs(30);
+pub const SOON: Duration = Duration::from_secs(50);
 
 /// Which runtime.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
