@@ -351,11 +351,11 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let file = dir.path().join("pid");
         let script = format!("echo $$ > {}; echo asking >&2; exec sleep 1000", file.display());
-        let deadline = Duration::from_secs(2);
+        let deadline = Duration::from_secs(8);
         let input = b"x".to_vec();
         let late = run(command(&script), input, StandardError::Shown, deadline, &REGISTRIES);
         let error = late.await.unwrap_err().to_string();
-        assert_eq!(error, "did not end within 2 s and was killed: asking");
+        assert_eq!(error, "did not end within 8 s and was killed: asking");
         wait_gone(&std::fs::read_to_string(&file).unwrap()).await;
     }
 

@@ -49,7 +49,7 @@ const SUBJECTS: &[Subject] = &[
 
 const MUTATIONS: u64 = 30_000;
 /// Far more than any text of a few KiB takes, also in a debug build on a busy machine.
-const LONGEST: Duration = Duration::from_secs(5);
+const LONGEST: Duration = Duration::from_secs(20);
 /// Far more than the readers need for texts of a few KiB.
 const MOST_MEMORY_KIB: u64 = 400 << 10;
 
@@ -218,7 +218,7 @@ fn random_references_never_multiply_beyond_the_bound() {
     }
     assert!(refused > 20 && accepted > 100, "{refused} refused, {accepted} accepted");
     let took = clock::now().boot.saturating_sub(started);
-    assert!(took < Duration::from_secs(60), "took {took:?}");
+    assert!(took < Duration::from_secs(120), "took {took:?}");
     let peak = peak_memory_kib();
     assert!(peak < MOST_MEMORY_KIB, "peak memory {peak} KiB");
 }

@@ -463,7 +463,7 @@ mod tests {
     async fn an_idle_connection_to_a_silent_server_is_closed() {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let uri = format!("http://{}/", listener.local_addr().unwrap());
-        let ping = Duration::from_millis(50);
+        let ping = Duration::from_millis(500);
         let client: HttpClient<_, Full<Bytes>> =
             builder(ping, ping).http2_only(true).build(HttpConnector::new());
         let silent = Notify::new();

@@ -448,10 +448,11 @@ mod tests {
     /// A reflector of a server with these answers, what it publishes, and the versions that it asks
     /// for: `all` for everything.
     async fn asked(answers: Vec<Answered>) -> (Vec<String>, Arc<WatchCache<k8s::Node>>) {
-        asked_with(RESYNC, answers).await
+        asked_with(Duration::from_secs(1), RESYNC, answers).await
     }
 
     async fn asked_with(
+        at_least: Duration,
         resync: Duration,
         answers: Vec<Answered>,
     ) -> (Vec<String>, Arc<WatchCache<k8s::Node>>) {
@@ -488,7 +489,7 @@ mod tests {
         let (_link, link) = watch::channel(Some(Arc::new(Clients::of_client(&client))));
         let (reflector, picture) =
             Reflector::<k8s::Node>::new("/api/v1/nodes", "metadata.name=n1".to_owned(), link);
-        let reflector = Reflector { at_least: Duration::from_secs(1), resync, ..reflector };
+        let reflector = Reflector { at_least, resync, ..reflector };
         let mut tasks = JoinSet::new();
         tasks.spawn(reflector.run(CancellationToken::new()));
         let all = asked.wait_for(|asked| asked.len() == last).await.unwrap().clone();
@@ -515,10 +516,10 @@ mod tests {
     #[tokio::test]
     async fn everything_is_shown_again_after_the_resync_period() {
         use Answered::{InTime, Silence};
-        // Each watch lasts a second.
-        let resync = Duration::from_millis(1900);
+        // So it is over with the second watch.
+        let (watch, resync) = (Duration::from_secs(3), Duration::from_millis(5900));
         let answers = vec![InTime(FIRST), InTime(SECOND), InTime(FIRST), Silence];
-        let (versions, picture) = asked_with(resync, answers).await;
+        let (versions, picture) = asked_with(watch, resync, answers).await;
         assert_eq!(versions, ["all", "7", "all", "7"]);
         assert_eq!(names(&picture), ["n1"], "the deletion of the other one was lost");
     }

@@ -310,7 +310,7 @@ async fn a_server_without_tls_fails_a_probe_and_serves_a_hook() {
 }
 
 /// What a probe finds of a server that answers this and then hangs.
-async fn probe_stopped_answer(part: &'static str) -> Finding {
+async fn probe_stopped_answer(part: &'static str, within: Duration) -> Finding {
     let (listener, port) = listener().await;
     let server = tokio::spawn(async move {
         let (mut stream, _) = listener.accept().await.unwrap();
@@ -318,14 +318,14 @@ async fn probe_stopped_answer(part: &'static str) -> Finding {
         stream.write_all(part.as_bytes()).await.unwrap();
         std::future::pending::<()>().await;
     });
-    let finding = handlers().http_probe(&request(port, json!({})), SHORT).await;
+    let finding = handlers().http_probe(&request(port, json!({})), within).await;
     server.abort();
     finding
 }
 
 #[tokio::test]
 async fn an_answer_that_stops_in_its_headers_is_a_failure() {
-    let words = failure(probe_stopped_answer("HTTP/1.1 200 OK\r\nX-A: ").await);
+    let words = failure(probe_stopped_answer("HTTP/1.1 200 OK\r\nX-A: ", SHORT).await);
     assert!(words.ends_with("(Client.Timeout exceeded while awaiting headers)"), "{words}");
 }
 
@@ -336,7 +336,7 @@ async fn an_answer_that_stops_in_its_body_is_an_error() {
         "HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\n\r\ndata: 1\n\n",
         "HTTP/1.1 500 No\r\nTransfer-Encoding: chunked\r\n\r\n",
     ] {
-        let words = error(probe_stopped_answer(part).await);
+        let words = error(probe_stopped_answer(part, Duration::from_secs(2)).await);
         assert_eq!(words, BODY_TIMED_OUT);
     }
 }
@@ -401,8 +401,8 @@ async fn a_probe_that_gets_no_lookup_does_not_count() {
     let why = format!("dial tcp other.example:{port}: too many lookups of hosts are under way");
     assert_eq!((tcp, http), (Finding::Error(why.clone()), Finding::Error(why)));
     // No lookup is needed for this host.
-    assert_eq!(handlers().tcp_probe("localhost", port, SHORT).await, Finding::Success);
-    assert_eq!(handlers().tcp_probe("LocalHost", port, SHORT).await, Finding::Success);
+    assert_eq!(handlers().tcp_probe("localhost", port, LIMIT).await, Finding::Success);
+    assert_eq!(handlers().tcp_probe("LocalHost", port, LIMIT).await, Finding::Success);
     drop(release);
     while slow.join_next().await.is_some() {}
 }

@@ -51,6 +51,7 @@ impl<'a> Unhealthy<'a> {
         main["livenessProbe"] = json!({
             "exec": { "command": ["cat", "/host/alive"] },
             "periodSeconds": 1,
+            "timeoutSeconds": 10,
             "failureThreshold": 1,
         });
         if let Some(lifecycle) = lifecycle {

@@ -50,6 +50,7 @@ fn a_renamed_pod_can_not_take_over_the_data_of_its_uid() {
     world.write("pod.yaml", &with_data("alpha").text());
     world.wait_running("alpha");
     world.wait_until("alpha has data", || data(&world), |data| *data == ["of-alpha"]);
+    let hang = world.proxy.on("StopContainer").pod("alpha").hang();
     world.write("pod.yaml", &with_data("beta").text());
     world.wait("beta waits", |status| waits_for_uid(status, "beta"));
     dog.finish(&world);
@@ -59,6 +60,7 @@ fn a_renamed_pod_can_not_take_over_the_data_of_its_uid() {
     world.wait("beta waits on", |status| waits_for_uid(status, "beta"));
     let dog = Watchdog::watch(&world);
     assert_eq!(data(&world), ["of-alpha"], "alpha has its data while it stops");
+    world.proxy.lift(hang);
     world.wait_running("beta");
     world.wait_until("beta has data", || data(&world), |data| *data == ["of-beta"]);
     let seen = || (data(&world), world.agent.status().unwrap().restarts("beta", "main"));

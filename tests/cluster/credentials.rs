@@ -28,7 +28,7 @@ fn certificates_are_told_of_when_wrong_and_taken_up_when_right() {
         || Kubeconfig { authority_pem: foreign.pem().to_owned(), ..right.clone() };
     let foreign_client = || of(foreign.client(&user, &["system:nodes"], Validity::Long));
     // Long enough to be used first.
-    let soon_over = Validity::EndsIn(Duration::from_secs(10));
+    let soon_over = Validity::EndsIn(Duration::from_secs(25));
     let runs_out = || of(plane.node_identity_for(NODE_NAME, soon_over));
     let cases: [(&str, &str, bool, &dyn Fn() -> Kubeconfig); 3] = [
         ("a foreign authority", "invalid peer certificate", false, &foreign_authority),

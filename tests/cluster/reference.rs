@@ -70,9 +70,9 @@ impl Objects {
             events.as_array().cloned().unwrap_or_default()
         };
         let events = poll_until(DEADLINE, reported, |events| {
-            ["Started", "NodeHasSufficientMemory"]
-                .iter()
-                .all(|reason| events.iter().any(|e| e["reason"] == **reason))
+            let last = ["NodeHasSufficientMemory", "NodeHasNoDiskPressure", "NodeHasSufficientPID"];
+            let mut all = last.iter().chain(["Started"].iter());
+            all.all(|reason| events.iter().any(|event| event["reason"] == **reason))
         });
         Ok(Self {
             node: cluster.admin.get(&node_path),

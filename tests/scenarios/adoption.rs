@@ -27,20 +27,7 @@ pub fn a_killed_agent_finds_its_pods_again(kind: Kind) {
             && status.phase("job") == "Succeeded"
     };
     world.wait("all is as it should be", settled);
-    // A job has succeeded before its sandbox is stopped.
-    let ready = |s: &v1::PodSandbox| s.state() == v1::PodSandboxState::SandboxReady;
-    let job = || world.sandboxes("job").iter().any(ready);
-    world.wait_until("the job's sandbox is stopped", job, |ready| !ready);
-    world.wait_until(
-        "the agent has nothing under way",
-        || world.proxy.calls_under_way(),
-        |n| *n == 0,
-    );
-    // What the last call has done is noted soon after it; an agent that is killed before makes the
-    // call again.
-    let made = world.proxy.mutating_calls().len();
-    let calls = || world.proxy.mutating_calls().len();
-    stays("the agent makes no more calls", Duration::from_secs(1), calls, |n| *n == made);
+    world.wait_released("job");
     let ids = [world.running_ids("plain"), world.running_ids("rich")];
 
     world.agent.kill();

@@ -43,6 +43,7 @@ fn settled_world(kind: Kind) -> World {
     world.kill_container(&world.running_id("web", "main"));
     world
         .wait("one was restarted", |status| settled(status) && status.restarts("web", "main") == 1);
+    world.wait_released("job");
     world
 }
 

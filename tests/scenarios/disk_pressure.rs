@@ -542,9 +542,15 @@ pub fn limits_of_local_storage(kind: Kind) {
     let layer = Pod::with_main("layer", &writes("/file")).container("idle", FOREVER);
     let layer = layer.set("containers/0/resources", limits("4Mi"));
     world.drop_pod(&layer.set("containers/1/resources", limits("1Gi")));
-    let log = format!("yes a line for the log | head -c 6291456; {FOREVER}");
-    let both = Pod::with_main("both", &log).container("layer", &writes("/file"));
-    let both = both.set("containers/0/resources", limits("5Mi"));
+    // No container exceeds its own limit at any time: 3 MiB of log with its times, 4 MiB of layer,
+    // and 6 MiB of a volume, which counts for the pod alone.
+    let log = format!("yes a line for the log | head -c 1048576; {}", writes("/scratch/file"));
+    let layer = format!("head -c 4194304 /dev/zero >/file; {FOREVER}");
+    let both = Pod::with_main("both", &log)
+        .container("layer", &layer)
+        .set("volumes", json!([{ "name": "scratch", "emptyDir": {} }]))
+        .set("containers/0/volumeMounts", mounts.clone())
+        .set("containers/0/resources", limits("5Mi"));
     world.drop_pod(&both.set("containers/1/resources", limits("5Mi")));
     let expected = [
         ("volume", "Usage of EmptyDir volume \"scratch\" exceeds the limit \"4Mi\". "),

@@ -193,7 +193,7 @@ pub fn many_pods_at_once(kind: Kind) {
     let all = |status: &crate::support::status::Status| {
         status.pods.len() == PODS && (0..PODS).all(|n| status.runs(&format!("pod{n:03}")))
     };
-    world.wait_for(Duration::from_secs(120), "110 pods run", all);
+    world.wait_for(Duration::from_secs(300), "110 pods run", all);
     let ready = world.cri.sandboxes();
     assert_eq!(ready.len(), PODS, "one sandbox for each pod");
     assert!(ready.iter().all(|s| s.state() == v1::PodSandboxState::SandboxReady));
@@ -208,7 +208,7 @@ pub fn many_pods_at_once(kind: Kind) {
     for n in 0..PODS {
         world.remove(&format!("pod{n:03}.yaml"));
     }
-    world.wait_for(Duration::from_secs(120), "all are gone", |status| status.pods.is_empty());
+    world.wait_for(Duration::from_secs(300), "all are gone", |status| status.pods.is_empty());
     world.remove_all();
 }
 

@@ -33,7 +33,7 @@ pub fn who_still_goes_after_a_restart_is_waited_for(kind: Kind) {
     world.wait_running("other");
     let other = world.running_id("other", "main");
     let stubborn = format!("trap '' TERM\n{}", keeps(400, "false"));
-    let stubborn = Pod::with_main("stubborn", &stubborn).set("terminationGracePeriodSeconds", 12);
+    let stubborn = Pod::with_main("stubborn", &stubborn).set("terminationGracePeriodSeconds", 60);
     world.drop_pod(&stubborn);
     world.wait("it is to go", |status| is_told(status, "stubborn"));
     world.agent.kill();
@@ -43,6 +43,7 @@ pub fn who_still_goes_after_a_restart_is_waited_for(kind: Kind) {
     let told = || is_told(&world.agent.status().unwrap(), "other");
     stays("nobody else is to go", Duration::from_secs(5), told, |told| !told);
     assert_eq!(hog(), 1, "it still goes");
+    world.kill_container(&world.running_id("stubborn", "main"));
     let evicted = |status: &Status| reason(status, "stubborn") == "Evicted";
     let status = world.wait("it has gone", evicted);
     assert!(!is_told(&status, "other"));

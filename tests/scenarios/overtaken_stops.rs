@@ -48,6 +48,7 @@ impl Unhealthy {
         let probe = json!({
             "exec": { "command": ["cat", "/host/alive"] },
             "periodSeconds": 1,
+            "timeoutSeconds": 10,
             "failureThreshold": 1,
             "terminationGracePeriodSeconds": periods.1,
         });
@@ -140,7 +141,7 @@ pub fn a_pre_stop_hook_that_has_ended_is_not_called_again(kind: Kind) {
 }
 
 pub fn a_pre_stop_hook_that_runs_may_end_within_the_new_grace_period(kind: Kind) {
-    let pod = Unhealthy::start(kind, 60, Some("sleep 4"));
+    let pod = Unhealthy::start(kind, 60, Some("sleep 10"));
     pod.fail_probe();
     pod.world.wait_until("the hook is called", || pod.hooks().len(), |hooks| *hooks == 1);
     pod.world.remove("web.yaml");
@@ -149,7 +150,7 @@ pub fn a_pre_stop_hook_that_runs_may_end_within_the_new_grace_period(kind: Kind)
     pod.wait_until_main_is_stopped();
     let hook = &pod.hooks()[0];
     let ended = hook.answered.unwrap().1;
-    assert!(ended - hook.at >= Duration::from_secs(4), "{hook:?}");
+    assert!(ended - hook.at >= Duration::from_secs(10), "{hook:?}");
     assert!(pod.calls("StopContainer", "main")[0].at >= ended);
     pod.world.kill_container_if_there(&pod.world.running_id("web", "main"));
     pod.world.wait_gone("web");

@@ -77,6 +77,7 @@ pub fn a_failed_liveness_probe_restarts_its_container(kind: Kind) {
     for (name, policy) in [("web", "Always"), ("once", "Never")] {
         let pod = Pod::running(name).set("containers/0/livenessProbe", file("alive"));
         let pod = pod.set("containers/0/livenessProbe/failureThreshold", 2);
+        let pod = pod.set("terminationGracePeriodSeconds", 30);
         world.drop_pod(&pod.set("restartPolicy", policy).host_dir(dir.path()));
     }
     world.wait_running("web");

@@ -108,6 +108,8 @@ pub fn pods_end_by_priority_and_come_back_when_the_machine_stays_up(kind: Kind) 
     world.wait("all run", |status| pods.iter().all(|pod| status.runs(pod)));
     world.proxy.forget_calls();
 
+    // So that there is time to look.
+    let hang = world.proxy.on("StopContainer").pod("middle").hang();
     logind.prepare_for_shutdown(true);
     world.wait("it says so, and runs what has not its turn yet", |status| {
         status.node.shutdown.is_some() && status.phase("job") == "Failed" && status.runs("critical")
@@ -120,6 +122,7 @@ pub fn pods_end_by_priority_and_come_back_when_the_machine_stays_up(kind: Kind) 
     assert!(began > 1.7e9, "{began}");
     let ended = || counted(&world, "kubelet_graceful_shutdown_end_time_seconds", &[]);
     assert!(ended() == 0.0, "it goes on");
+    world.proxy.lift(hang);
     let locks = || logind.fake().locks();
     world.wait_until("the machine may go down", locks, |locks| *locks == (1, 0));
     for pod in pods {

@@ -54,8 +54,9 @@ use tokio::{runtime::Runtime, time::Instant};
 
 /// The runtime that proxies, fakes and clients of all tests of a binary share.
 pub fn tokio_runtime() -> &'static Runtime {
+    // A fake waits for the disk now and then, and proxies of other tests must go on meanwhile.
     static RUNTIME: LazyLock<Runtime> = LazyLock::new(|| {
-        tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap()
+        tokio::runtime::Builder::new_multi_thread().worker_threads(8).enable_all().build().unwrap()
     });
     &RUNTIME
 }

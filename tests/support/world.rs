@@ -10,6 +10,7 @@ use super::{
     proxy::{Call, Proxy},
     slot::Slot,
     status::Status,
+    stays,
 };
 use nix::{
     sys::signal::{Signal, kill},
@@ -228,6 +229,22 @@ impl World {
     /// SIGKILL to a container's process.
     pub fn kill_container(&self, id: &str) {
         self.container_killer(id)();
+    }
+
+    /// Waits until the agent has done everything for a pod that has ended, and nothing else is under
+    /// way. An agent that is killed before makes its last calls again.
+    #[track_caller]
+    pub fn wait_released(&self, pod: &str) {
+        // A pod has succeeded before its sandbox is stopped.
+        let ready = |s: &v1::PodSandbox| s.state() == v1::PodSandboxState::SandboxReady;
+        let is_ready = || self.sandboxes(pod).iter().any(ready);
+        self.wait_until("its sandbox is stopped", is_ready, |ready| !ready);
+        let under_way = || self.proxy.calls_under_way();
+        self.wait_until("the agent has nothing under way", under_way, |n| *n == 0);
+        // What the last call has done is noted soon after it.
+        let calls = || self.proxy.mutating_calls().len();
+        let made = calls();
+        stays("the agent makes no more calls", Duration::from_secs(1), calls, |n| *n == made);
     }
 
     /// As [`Self::kill_container`], for one that may be gone.

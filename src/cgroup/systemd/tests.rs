@@ -102,7 +102,7 @@ async fn work_goes_on_over_a_broken_connection() {
     }
     // The bus, about a systemd that is executing itself anew: it never comes back here.
     let (_dir, fake, _) = bench().await;
-    let systemd = Systemd::with_deadline(fake.sockets(), Duration::from_millis(300));
+    let systemd = Systemd::with_deadline(fake.sockets(), Duration::from_secs(3));
     fake.refuse("ListUnitsByNames", "org.freedesktop.DBus.Error.NoReply", "went away");
     let error = systemd.ensure(&[slice("a.slice")]).await.unwrap_err();
     assert!(
@@ -115,11 +115,11 @@ async fn work_goes_on_over_a_broken_connection() {
 async fn while_systemd_answers_others_a_turn_is_waited_for() {
     let dir = tempfile::tempdir().unwrap();
     let fake = FakeSystemd::start(dir.path()).await;
-    let systemd = Systemd::with_deadline(fake.sockets(), Duration::from_secs(2));
+    let systemd = Systemd::with_deadline(fake.sockets(), Duration::from_secs(4));
     let held = systemd.turn.acquire().await;
     let slices = [slice("a.slice")];
     let mut waits = pin!(systemd.ensure(&slices));
-    for _ in 0..3 {
+    for _ in 0..6 {
         assert!(tokio::time::timeout(Duration::from_secs(1), &mut waits).await.is_err());
         systemd.answered.fetch_add(1, Ordering::Relaxed);
     }
@@ -130,17 +130,17 @@ async fn while_systemd_answers_others_a_turn_is_waited_for() {
 #[tokio::test]
 async fn a_hanging_systemd_costs_the_deadline_and_no_connection() {
     let (_dir, fake, _) = bench().await;
-    let systemd = Systemd::with_deadline(fake.sockets(), Duration::from_secs(1));
+    let systemd = Systemd::with_deadline(fake.sockets(), Duration::from_secs(5));
     fake.hang_in("StartTransientUnit");
     let (first, second) = (slice("a.slice"), slice("b.slice"));
     let (first, second) = ([first], [second]);
     let begun = Instant::now();
     let (first, second) = tokio::join!(systemd.ensure(&first), systemd.ensure(&second));
-    let text = "systemd has not answered for 1 s";
+    let text = "systemd has not answered for 5 s";
     assert_eq!(first.unwrap_err().to_string(), text);
     // Its wait for the turn counts.
     assert_eq!(second.unwrap_err().to_string(), text);
-    assert!(begun.elapsed() < Duration::from_millis(1900), "{:?}", begun.elapsed());
+    assert!(begun.elapsed() < Duration::from_secs(9), "{:?}", begun.elapsed());
     all_closed(&fake).await;
 }
 
