@@ -516,7 +516,7 @@ mod tests {
     #[tokio::test]
     async fn everything_is_shown_again_after_the_resync_period() {
         use Answered::{InTime, Silence};
-        // So it is over with the second watch.
+        // The resync period is over just before the second watch is.
         let (watch, resync) = (Duration::from_secs(3), Duration::from_millis(5900));
         let answers = vec![InTime(FIRST), InTime(SECOND), InTime(FIRST), Silence];
         let (versions, picture) = asked_with(watch, resync, answers).await;

@@ -16,29 +16,37 @@
 //! ([`ReliefPlan::save`] comes before [`ReliefPlan::orders`]).
 
 mod disk;
+mod futile;
 mod leaving;
 mod limits;
 mod memory;
 mod page_cache;
+mod plan;
 
-use self::{disk::DiskTrack, leaving::Leaving, limits::LimitsTrack, memory::MemoryTrack};
+use self::{
+    disk::DiskTrack, futile::Futile, leaving::Leaving, limits::LimitsTrack, memory::MemoryTrack,
+};
 use super::{
     comeback::{Cause, Evictions},
     message::Eviction,
-    rank::{Candidate, RELEVANT_PART, Spare, Spared, rank},
+    rank::{Candidate, Spare, Spared, rank},
     settings::EvictionSettings,
-    state::{Acting, Change, PressureState, PressureStep},
+    state::{Acting, PressureState, PressureStep},
     threshold::Threshold,
 };
 use crate::model::{
-    CollectOrdered as _, DiskLayout, Known, Now, PodKey, PodUid, PodUse, PodView, Pressure,
-    PressureOrders, Readings, ReliefView, Signal, k8s, priority_of,
+    CollectOrdered as _, Now, PodKey, PodUid, PodView, Pressure, PressureOrders, Signal, k8s,
 };
 use page_cache::PageCache;
 use std::{
     collections::{BTreeMap, BTreeSet},
     sync::Arc,
     time::Duration,
+};
+
+pub use plan::{
+    ImagesFreed, MeasurePurpose, MeasuredPod, Outcome, ReclaimOutcome, ReliefAction, ReliefPlan,
+    Seen,
 };
 
 /// The time between two searches for users outside of pods, for the same signal and also when it was
@@ -53,198 +61,8 @@ const ACTIVE_PAUSE: Duration = Duration::from_millis(50);
 /// The same while an evicted pod has much of its grace period left, and while the runtime has not
 /// answered for long.
 const SLOW_PAUSE: Duration = Duration::from_secs(1);
-/// After a measurement that found no pod to evict, the next one waits for this many times its
-/// duration: what fills the disk is not a pod, and looking at all files of all pods slows the disk
-/// down further.
-const FUTILE_REST: u32 = 4;
 /// The time between two readings of the disks while a step is under way.
 const ACTIVE_DISK_PERIOD: Duration = Duration::from_millis(500);
-
-/// The inputs of one round.
-#[derive(Clone, Copy, Debug)]
-pub struct Seen<'a> {
-    /// The settings as they apply to this machine ([`EvictionSettings::on_machine`]).
-    pub settings: &'a EvictionSettings,
-    /// On which file systems images and writable layers lie.
-    pub layout: DiskLayout,
-    /// The latest reading of each signal.
-    pub readings: &'a Readings,
-    /// The cgroup of all pods can be read, or the configuration has none.
-    pub kubepods_known: bool,
-    /// The published view of every pod.
-    pub pods: &'a BTreeMap<PodKey, Arc<PodView>>,
-    /// Which pods are wished or still there.
-    pub known: &'a Known,
-    /// The number of dead containers that are kept only for people to read.
-    pub dead_containers: usize,
-    /// The pods of [`Relief::leaving`] whose cgroups have no tasks.
-    pub without_tasks: &'a BTreeSet<PodUid>,
-    /// The time of this round.
-    pub now: Now,
-}
-
-/// A pod with what it uses.
-#[derive(Clone, Debug)]
-pub struct MeasuredPod {
-    /// The published view that named the pod.
-    pub view: Arc<PodView>,
-    /// Its specification.
-    pub pod: Arc<k8s::Pod>,
-    /// What it uses.
-    pub usage: PodUse,
-    /// One sentence for each part that could not be measured completely.
-    pub missing: Vec<String>,
-}
-
-impl MeasuredPod {
-    fn candidate(&self) -> Candidate<'_> {
-        Candidate {
-            pod: &self.pod,
-            key: &self.view.key,
-            uid: &self.view.uid,
-            priority: priority_of(&self.pod),
-            usage: &self.usage,
-        }
-    }
-}
-
-/// The purpose of a measurement.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum MeasurePurpose {
-    /// A threshold of memory or process ids is crossed: only cgroups are read.
-    Cgroups,
-    /// A threshold of a disk is crossed: directories and writable layers are measured as well.
-    Disk,
-    /// The pods' own limits are checked: the same parts as for a disk.
-    Limits,
-}
-
-/// An action of a [`ReliefPlan`].
-#[derive(Clone, Debug)]
-pub enum ReliefAction {
-    /// Emit the node's event about a condition.
-    ReportCondition(Change),
-    /// Emit the node's event `EvictionThresholdMet`.
-    ReportThreshold(Signal),
-    /// Emit the pod's event `Evicted`.
-    ReportEviction {
-        /// Full name.
-        key: PodKey,
-        /// Incarnation.
-        uid: PodUid,
-        /// Why.
-        cause: Cause,
-        /// Boot time of the reading of the signal; `None` for a limit.
-        read_at: Option<Duration>,
-        /// Message of the event.
-        message: String,
-        /// Annotations of the event.
-        annotations: BTreeMap<&'static str, String>,
-    },
-    /// Emit the pod's event `ExceededGracePeriod`.
-    ReportLate {
-        /// Full name.
-        key: PodKey,
-        /// Incarnation.
-        uid: PodUid,
-    },
-    /// Log that an evicted pod has no time left to stop.
-    ReportHurried(PodKey),
-    /// Log that an evicted pod may start again.
-    ReportComeback(PodKey),
-    /// Log that a pod is not evicted for a signal, and why.
-    ReportSpared {
-        /// Full name.
-        key: PodKey,
-        /// The signal that is short.
-        signal: Signal,
-        /// The reason.
-        why: Spare,
-    },
-    /// Log a step that has ended, and show it in the node's status.
-    ReportStep(ReliefView),
-    /// Find the largest users outside of pods, and emit the node's event `EvictionFoundNoPod`.
-    ReportNoPod {
-        /// The threshold.
-        acting: Acting,
-        /// Every pod could be measured.
-        all_measured: bool,
-        /// The pods whose eviction would help, and why they are never evicted.
-        exempt: Vec<(PodKey, Spare)>,
-    },
-    /// Ask the kernel to reclaim page cache of pods; results in [`Outcome::Reclaimed`].
-    ReclaimPageCache {
-        /// What is missing, in bytes.
-        bytes: u64,
-        /// How much more to reclaim, in bytes.
-        spare: u64,
-    },
-    /// Remove unused images; results in [`Outcome::ImagesFreed`].
-    FreeImages {
-        /// How much to free, in bytes; `None`: remove all unused images.
-        bytes: Option<u64>,
-    },
-    /// Measure pods; results in [`Outcome::Measured`].
-    Measure {
-        /// The reason, which says what to measure.
-        purpose: MeasurePurpose,
-        /// The pods.
-        pods: Vec<Arc<PodView>>,
-    },
-}
-
-/// The result of an action.
-#[derive(Clone, Debug)]
-pub enum Outcome {
-    /// The kernel has ended reclaiming page cache.
-    Reclaimed(ReclaimOutcome),
-    /// Unused images were removed; `None` when an earlier request still waits, so that none was
-    /// made.
-    ImagesFreed(Option<ImagesFreed>),
-    /// Pods were measured.
-    Measured(MeasurePurpose, Vec<MeasuredPod>),
-}
-
-/// How a request to reclaim page cache ended.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum ReclaimOutcome {
-    /// Everything was reclaimed that was asked for.
-    Complete,
-    /// The kernel found less.
-    Partial,
-    /// The kernel returned an error.
-    Failed,
-    /// This kernel has no interface for it, or pods have no cgroup.
-    Unsupported,
-}
-
-/// What removing images has freed.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct ImagesFreed {
-    /// The number of images.
-    pub images: usize,
-    /// The freed bytes.
-    pub bytes: u64,
-}
-
-/// What one round does.
-#[derive(Clone, Debug)]
-pub struct ReliefPlan {
-    /// The eviction records changed: they are saved before `orders` are given.
-    pub save: bool,
-    /// The orders for the workers.
-    pub orders: PressureOrders,
-    /// Executed after `orders` are given, in this order.
-    pub actions: Vec<ReliefAction>,
-    /// Read the disks now.
-    pub read_disks: bool,
-    /// The time until the next round.
-    pub wake_in: Duration,
-    /// The time between two readings of the disks from now on.
-    pub disk_period: Duration,
-    /// What the readings show.
-    pub step: PressureStep,
-}
 
 /// What the functions of one round add to.
 #[derive(Default)]
@@ -254,16 +72,6 @@ struct Effects {
     actions: Vec<ReliefAction>,
     /// The time until the pause of an evicted pod is over.
     comeback: Option<Duration>,
-}
-
-/// A ranking without a pod to evict.
-#[derive(Clone, Copy, Debug)]
-struct Futile {
-    /// Boot time before which no pods are measured for this threshold again.
-    until: Duration,
-    /// They are measured earlier if less than this is available: what has gone since may be in a
-    /// pod.
-    unless_below: u64,
 }
 
 /// Decides about evictions and about everything that is reclaimed before one.
@@ -498,9 +306,8 @@ impl Relief {
 
     /// True while a ranking without a pod to evict is so recent that no pods are measured again.
     fn rests(&self, acting: &Acting, now: Now) -> bool {
-        let available = acting.reading.available;
-        let rests = |futile: &Futile| now.boot < futile.until && available >= futile.unless_below;
-        self.futile.get(&acting.threshold).is_some_and(rests)
+        let futile = self.futile.get(&acting.threshold);
+        futile.is_some_and(|futile| futile.rests(acting.reading.available, now))
     }
 
     /// True when nothing that is under way prevents a step for this threshold.
@@ -548,11 +355,8 @@ impl Relief {
         let ranking = rank(&candidates, acting, seen.layout, seen.settings.static_pods);
         let news = self.note_spared(acting.threshold.signal, &ranking.spared, effects);
         let Some(victim) = ranking.victims.first() else {
-            // A pod that had no turn is measured first the next time, which comes soon; one that can
-            // never be measured is no reason for that.
-            let soon = news.contains(&Spare::NotMeasured);
-            let rest = if soon { took } else { took.saturating_mul(FUTILE_REST) };
-            self.note_futile(acting, rest.max(ACTIVE_PAUSE), seen);
+            let unmeasured = news.contains(&Spare::NotMeasured);
+            self.note_futile(acting, took, unmeasured, seen);
             self.search_outside(acting, &ranking.spared, seen.now, effects);
             return None;
         };
@@ -599,15 +403,10 @@ impl Relief {
 
     /// No pod can be evicted for a threshold: another threshold gets its turn, and a newer reading
     /// is needed for another try.
-    fn note_futile(&mut self, acting: &Acting, rest: Duration, seen: &Seen<'_>) {
+    fn note_futile(&mut self, acting: &Acting, took: Duration, unmeasured: bool, seen: &Seen<'_>) {
         let Acting { threshold, reading, .. } = acting;
         let latest = seen.readings.get(&threshold.signal).unwrap_or(reading);
-        let kept_free = threshold.value.resolve(latest.capacity);
-        let fallen = latest.available.saturating_sub(kept_free / RELEVANT_PART);
-        let futile = Futile {
-            until: seen.now.boot.saturating_add(rest),
-            unless_below: fallen.max(latest.available / 2),
-        };
+        let futile = Futile::new(threshold, latest, took, unmeasured, seen.now);
         self.futile.insert(*threshold, futile);
         self.state.use_readings(threshold.signal, seen.now.boot);
     }
