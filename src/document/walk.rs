@@ -22,6 +22,8 @@ pub struct Finding {
     /// Where, which field, and what.
     pub problem: Problem,
     pub kind: FindingKind,
+    /// The path of the field that an unknown one is probably a misspelling of.
+    pub meant: Option<String>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -94,24 +96,31 @@ impl Walker {
     fn find(&mut self, kind: FindingKind, position: Position, path: &str, message: String) {
         if !self.full() {
             let problem = Problem { position, path: path.to_owned(), message };
-            self.findings.push(Finding { problem, kind });
+            self.findings.push(Finding { problem, kind, meant: None });
         }
     }
 
-    fn object(&mut self, node: &Node, fields: &'static [Field], path: &str) {
+    fn unknown(&mut self, entry: &Entry, path: &str, meant: Option<(&str, String)>) {
+        let message = match &meant {
+            Some((name, _)) => format!("unknown field, did you mean {name:?}?"),
+            None => "unknown field".to_owned(),
+        };
+        let problem = Problem { position: entry.key_position, path: path.to_owned(), message };
+        let meant = meant.map(|(_, path)| path);
+        self.findings.push(Finding { problem, kind: FindingKind::Unknown, meant });
+    }
+
+    fn object(&mut self, node: &Node, fields: &'static [Field], outer: &str) {
         let Value::Map(entries) = &node.value else {
-            self.wrong(node, path, "must be an object");
+            self.wrong(node, outer, "must be an object");
             return;
         };
-        self.each_once(entries, &|key| join(path, key), |walker, entry, path| {
+        self.each_once(entries, &|key| join(outer, key), |walker, entry, path| {
             match fields.iter().find(|f| f.name == entry.key) {
                 Some(field) => walker.field(entry, field, path),
                 None => {
-                    let message = match nearest(&entry.key, fields.iter().map(|f| f.name)) {
-                        Some(name) => format!("unknown field, did you mean {name:?}?"),
-                        None => "unknown field".to_owned(),
-                    };
-                    walker.find(FindingKind::Unknown, entry.key_position, path, message);
+                    let meant = nearest(&entry.key, fields.iter().map(|f| f.name));
+                    walker.unknown(entry, path, meant.map(|name| (name, join(outer, name))));
                 }
             }
         });

@@ -114,9 +114,11 @@ impl Decoder<'_> {
             );
             return Err(Problem { position: items.position, path: "items".to_owned(), message });
         }
+        let findings = document::walk(root, LIST, "");
+        let meant = meant_paths(&findings);
         let mut problems: Vec<Problem> =
-            document::walk(root, LIST, "").into_iter().map(|finding| finding.problem).collect();
-        check_version(root, &mut problems);
+            findings.into_iter().map(|finding| finding.problem).collect();
+        check_version(root, &meant, &mut problems);
         if let Some(items) = items
             && !matches!(items.value, Value::List(_))
         {
@@ -247,11 +249,12 @@ fn full_name(namespace: &str, name: &str, node_name: &str) -> PodKey {
     PodKey::new(namespace, &format!("{name}-{}", node_name.to_lowercase()))
 }
 
-pub(super) fn check_version(root: &Node, problems: &mut Vec<Problem>) {
+pub(super) fn check_version(root: &Node, meant: &[String], problems: &mut Vec<Problem>) {
     let mut add = |path: &str, position: Position, message: String| {
         problems.push(Problem { position, path: path.to_owned(), message });
     };
     match root.get("apiVersion").filter(|node| !node.is_null()) {
+        None if meant.iter().any(|path| path == "apiVersion") => {}
         None => add("apiVersion", root.position, "Required value: must be \"v1\"".to_owned()),
         Some(node) => match node.as_str() {
             Some("v1") | None => {}
@@ -309,8 +312,9 @@ fn pod(
         .into_iter()
         .partition(|finding| finding.kind == FindingKind::Ignored);
     let mut warnings: Vec<Problem> = notices.into_iter().map(|f| f.problem).collect();
+    let meant = meant_paths(&errors);
     let mut problems: Vec<Problem> = errors.into_iter().map(|f| f.problem).collect();
-    check_version(root, &mut problems);
+    check_version(root, &meant, &mut problems);
 
     let mut typed = document::typed(root, POD);
     if let Some(fields) = typed.as_object_mut() {
@@ -328,7 +332,7 @@ fn pod(
     };
     defaults::apply(&mut pod, cx.settings);
     let report = validate(&pod, cx);
-    add_report(root, report, &mut problems, &mut warnings);
+    add_report(root, report, &meant, &mut problems, &mut warnings);
     if !problems.is_empty() {
         problems.order_by_key(|problem| problem.position);
         return (Err(problems), warnings);
@@ -336,10 +340,17 @@ fn pod(
     (Ok(dress(pod, as_written, origin, cx)), warnings)
 }
 
-/// Adds what validation found, with places, except where the walk has said it already.
+/// The fields that misspelt ones stand for.
+pub(super) fn meant_paths(findings: &[Finding]) -> Vec<String> {
+    findings.iter().filter_map(|finding| finding.meant.clone()).collect()
+}
+
+/// Adds what validation found, with places, except where the walk has said it already. A field that
+/// is missing is not worth saying where a misspelt one stands for it: `meant` has the paths of those.
 pub(super) fn add_report(
     root: &Node,
     report: Report,
+    meant: &[String],
     problems: &mut Vec<Problem>,
     warnings: &mut Vec<Problem>,
 ) {
@@ -348,8 +359,10 @@ pub(super) fn add_report(
         let position = root.nearest_to(&path).position;
         Problem { position, path: document::cut(&path, MAX_PATH).to_owned(), message }
     };
-    let new = report.mistakes.into_iter().filter(|(path, _)| {
-        !known.iter().any(|known| is_within(path, known) || is_within(known, path))
+    let new = report.mistakes.into_iter().filter(|(path, message)| {
+        let said = known.iter().any(|known| is_within(path, known) || is_within(known, path));
+        let is_meant = message.starts_with("Required value") && meant.contains(path);
+        !(said || is_meant)
     });
     problems.extend(new.map(place));
     warnings.extend(report.warnings.into_iter().map(place));

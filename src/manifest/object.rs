@@ -4,7 +4,7 @@
 
 use super::{
     CredentialNames, DecodedObject,
-    decode::{add_report, check_version, readable_name},
+    decode::{add_report, check_version, meant_paths, readable_name},
     fields::{CONFIG_MAP, SECRET},
     limits,
     validate::{Report, check_object_meta, names},
@@ -71,9 +71,10 @@ fn object(
         .into_iter()
         .partition(|finding| finding.kind == FindingKind::Ignored);
     let mut warnings: Vec<Problem> = notices.into_iter().map(|finding| finding.problem).collect();
+    let meant = meant_paths(&errors);
     let mut problems: Vec<Problem> =
         errors.into_iter().map(|finding| discreet(finding, kind)).collect();
-    check_version(root, &mut problems);
+    check_version(root, &meant, &mut problems);
     let written: Written =
         serde_json::from_value(document::typed(root, table)).unwrap_or_else(|_| {
             // What does not fit was found fault with above. If not, nothing is repeated here.
@@ -89,7 +90,7 @@ fn object(
         ObjectKind::ConfigMap => config_map(&mut report, &written),
         ObjectKind::Secret => secret(&mut report, &written, credentials),
     };
-    add_report(root, report, &mut problems, &mut warnings);
+    add_report(root, report, &meant, &mut problems, &mut warnings);
     if !problems.is_empty() {
         problems.order_by_key(|problem| problem.position);
         return (Err(problems), warnings);
