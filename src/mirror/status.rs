@@ -64,7 +64,8 @@ pub(super) fn says_the_same(seen: &k8s::PodStatus, ours: &k8s::PodStatus) -> boo
 }
 
 /// What is to be written of a pod of the API server. A final phase that the API server has stays,
-/// with its reason and message, and so does the end of each container.
+/// with its reason and message, and so does the end of each container, except that it may turn out
+/// that memory had run out.
 pub(super) fn patch_of_api(
     seen: &k8s::PodStatus,
     ours: &k8s::PodStatus,
@@ -138,7 +139,8 @@ fn keep<T: Clone>(seen: &Option<T>, ours: &mut Option<T>) {
     }
 }
 
-/// Takes the containers over that have ended by the status that the API server has.
+/// Takes the containers over that have ended by the status that the API server has. The runtime may
+/// tell later that one was out of memory.
 fn keep_ends(
     seen: &Option<Vec<k8s::ContainerStatus>>,
     ours: &mut Option<Vec<k8s::ContainerStatus>>,
@@ -149,10 +151,19 @@ fn keep_ends(
     };
     for ours in ours.iter_mut().flatten() {
         let mut ended = seen.iter().flatten().filter(has_ended);
-        if let Some(ended) = ended.find(|ended| ended.name == ours.name) {
+        if let Some(ended) = ended.find(|ended| ended.name == ours.name)
+            && (ended.container_id != ours.container_id
+                || !ran_out_of_memory(ours)
+                || ran_out_of_memory(ended))
+        {
             *ours = ended.clone();
         }
     }
+}
+
+fn ran_out_of_memory(status: &k8s::ContainerStatus) -> bool {
+    let ended = status.state.as_ref().and_then(|state| state.terminated.as_ref());
+    ended.and_then(|ended| ended.reason.as_deref()) == Some("OOMKilled")
 }
 
 fn may_run(status: &k8s::PodStatus) -> bool {

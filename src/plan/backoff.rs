@@ -1,8 +1,9 @@
 //! Delays before restarts, image pulls and failed steps. All of them are measured in boot time.
 //!
 //! Crash loops: the first restart is immediate. Later restarts come 10, 20, 40, ... s after the end
-//! of the newest instance, up to the cap. A run of more than ten minutes resets the delay, and so
-//! does a change of the container's image or resources.
+//! of the newest instance, up to the cap. One that was killed because its probe failed restarts at
+//! once when it has lived longer than that, as with the kubelet. A run of more than ten minutes
+//! resets the delay, and so does a change of the container's image or resources.
 
 use crate::model::Now;
 use jiff::Timestamp;
@@ -107,6 +108,12 @@ impl Ends {
     /// How long the instance that has ended waits for its successor.
     pub(crate) fn delay(&self, exited: &Exited<'_>, now: Now) -> Duration {
         Crash::delay(self.crash.as_ref(), exited, self.finished(exited.id, now))
+    }
+
+    /// True when the instance has lived longer than the delay that follows its end.
+    pub(crate) fn outlived_delay(&self, exited: &Exited<'_>, now: Now) -> bool {
+        let lived = self.crash.as_ref().map(|crash| self.finished(exited.id, now).since(crash.at));
+        lived.is_some_and(|lived| lived >= self.delay(exited, now))
     }
 
     /// Counts the restart that follows the end of an instance. Later calls for the same instance

@@ -7,7 +7,7 @@ use super::{
     name::Cx,
     objects::kill_outdated,
     probes::{is_started, kill_unhealthy},
-    restart::{is_changed, is_init_failure, plan_start},
+    restart::{container_policy, is_changed, is_init_failure, plan_start},
 };
 use crate::model::{ContainerState, ObservedContainer, ObservedSandbox, k8s};
 use crate::podspec::is_sidecar;
@@ -72,7 +72,10 @@ fn run_to_end(
             false
         }
         ContainerState::Unknown => {
-            kill(cx, instance, None, plan);
+            // It may have done a part of its work, which `Never` lets nobody do twice.
+            let never = container_policy(cx, container) == "Never";
+            let stop = cx.stop(if never { Restart::ByPolicy } else { Restart::AtOnce });
+            plan.actions.push(Action::KillContainer(stop.kill(instance, None)));
             false
         }
     }

@@ -436,6 +436,13 @@ impl PodMemory {
         self.of(&instance.uid).container(&instance.name).started.as_ref() == Some(&instance.id)
     }
 
+    /// True when this instance was killed in order to start again, whatever its exit code is.
+    #[must_use]
+    pub fn was_killed_to_restart(&self, instance: &ObservedContainer) -> bool {
+        let memory = self.of(&instance.uid).container(&instance.name);
+        [&memory.forced, &memory.failed_probe].contains(&&Some(instance.id.clone()))
+    }
+
     /// Notes which container with a postStart hook is being started; `None`: the start is over.
     pub fn set_post_start(&mut self, start: Option<(PodUid, Box<str>)>) {
         self.post_start = start.map(Box::new);

@@ -246,10 +246,11 @@ fn plan_crash_back_off(
     crashed: &Crashed,
     plan: &mut PodPlan,
 ) -> bool {
-    let ends = &cx.memory.container(name).ends;
-    let id = crashed.id.as_str();
+    let memory = cx.memory.container(name);
+    let (ends, id) = (&memory.ends, crashed.id.as_str());
     let (finished, delay) = (ends.finished(id, cx.now), ends.delay(&crashed.exited(), cx.now));
-    if delay.is_zero() {
+    let by_probe = memory.failed_probe.as_ref() == Some(&crashed.id);
+    if delay.is_zero() || by_probe && ends.outlived_delay(&crashed.exited(), cx.now) {
         return true;
     }
     // This is shown until the next instance runs, also while it is being started.

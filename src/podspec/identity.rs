@@ -2,6 +2,7 @@
 //! yes/no questions that several modules ask of a specification.
 
 use crate::model::{PodKey, PodUid, SYSTEM_CRITICAL_PRIORITY, k8s};
+use jiff::Timestamp;
 use std::net::IpAddr;
 use thiserror::Error;
 
@@ -89,6 +90,13 @@ pub fn is_static(pod: &k8s::Pod) -> bool {
         .as_ref()
         .and_then(|a| a.get("kubernetes.io/config.source"))
         .is_some_and(|source| source != "api")
+}
+
+/// The start time in the status that a pod of the API server has there.
+#[must_use]
+pub fn reported_start(pod: &k8s::Pod) -> Option<Timestamp> {
+    let status = pod.status.as_ref().filter(|_| !is_static(pod))?;
+    Some(status.start_time.as_ref()?.0)
 }
 
 /// The kubelet's critical pods: static ones, and those of the system's priorities.

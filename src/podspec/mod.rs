@@ -64,7 +64,8 @@ pub use hash::{back_off_hash, container_hash};
 pub use huge_pages::{HugePagesError, huge_pages, is_on_huge_pages};
 pub use identity::{
     HostnameError, container_log_path, container_of, hostname, is_host_network, is_node_critical,
-    is_sidecar, is_static, pod_display, pod_log_directory_name, primary_ips, uid_of,
+    is_sidecar, is_static, pod_display, pod_log_directory_name, primary_ips, reported_start,
+    uid_of,
 };
 pub use image_volumes::{
     ImageVolume, NeededImage, NoImageVolume, all_images, always_pulls, check_image_volume,

@@ -220,9 +220,13 @@ impl View<'_> {
         let outdated = runs_in_each_sandbox
             && self.input.terminal.is_none()
             && newest.is_some_and(|c| self.sandbox.is_some_and(|id| id != c.sandbox_id.as_str()));
+        // The API server refuses the way back from an end that its restart policy lets stand.
+        let replaced = kind != ContainerKind::Ephemeral
+            && self.input.terminal.is_none()
+            && newest.is_some_and(|c| self.input.memory.was_killed_to_restart(c));
         let waiting = self.input.plan.and_then(|plan| plan.waiting.get(container.name.as_str()));
         let running = status.state.as_ref().is_some_and(|state| state.running.is_some());
-        if !running && (waiting.is_some() || outdated) {
+        if !running && (waiting.is_some() || outdated || replaced) {
             let ended = status.state.take().filter(|state| state.terminated.is_some());
             status.last_state = ended.or(status.last_state);
             status.state = Some(match waiting {
@@ -283,7 +287,10 @@ impl View<'_> {
                 let previous = previous?;
                 let replaced = previous.container_id != self.container_id(instance);
                 let ended = previous.state.as_ref().filter(|state| state.terminated.is_some());
-                ended.filter(|_| replaced).or(previous.last_state.as_ref()).cloned()
+                let before = ended.filter(|_| replaced).or(previous.last_state.as_ref())?;
+                // While it waited for its successor, its own end was told as the last one.
+                let id = before.terminated.as_ref()?.container_id.as_ref();
+                (id.is_none() || id != self.container_id(instance).as_ref()).then(|| before.clone())
             }),
             image: instance.image.to_string(),
             image_id: instance.image_ref.to_string(),

@@ -16,7 +16,7 @@ pub use display::{container_statuses, display_status, present_run, ready_column,
 use crate::{
     model::{Hold, Now, ObservedPod, Order as _, PodUid, ResizeWait, SandboxState, k8s},
     plan::{PodMemory, PodPlan, Terminal},
-    podspec::{is_host_network, is_static, primary_ips, qos_class},
+    podspec::{is_host_network, is_static, primary_ips, qos_class, reported_start},
 };
 use containers::Statuses;
 use jiff::Timestamp;
@@ -79,11 +79,6 @@ pub fn pod_status(input: &StatusInput<'_>, cx: &StatusContext, now: Now) -> k8s:
     let qos = previous
         .and_then(|previous| previous.qos_class.clone())
         .or_else(|| Some(qos_class(spec?).as_str().to_owned()));
-    let start_time = input
-        .started_at
-        .map(time)
-        .or_else(|| previous.and_then(|previous| previous.start_time.clone()))
-        .unwrap_or_else(|| time(now.wall));
     let Statuses { init, regular, ephemeral } = statuses;
     k8s::PodStatus {
         phase: Some(phase.to_owned()),
@@ -99,12 +94,24 @@ pub fn pod_status(input: &StatusInput<'_>, cx: &StatusContext, now: Now) -> k8s:
         pod_ip: ips.first().cloned(),
         pod_ips: (!ips.is_empty()).then(|| ips.into_iter().map(|ip| k8s::PodIP { ip }).collect()),
         qos_class: qos,
-        start_time: Some(start_time),
+        start_time: Some(start_time(input, now)),
         allocated_resources,
         resources,
         observed_generation: input.pod.metadata.generation,
         ..Default::default()
     }
+}
+
+/// When the agent has first told of the pod. For a pod of the API server it never moves, although
+/// its record is made later, when nothing that it waited for is missing any more.
+fn start_time(input: &StatusInput<'_>, now: Now) -> Time {
+    let before = input.previous.and_then(|previous| previous.start_time.as_ref());
+    let before = before.map(|time| time.0);
+    let known = match is_static(input.pod) {
+        true => input.started_at.or(before),
+        false => input.started_at.into_iter().chain(before).chain(reported_start(input.pod)).min(),
+    };
+    time(known.unwrap_or(now.wall))
 }
 
 /// True when a pod of the API server was refused, and has not run before that. The kubelet reports

@@ -299,6 +299,43 @@ fn a_running_container_is_described_in_full() {
     assert_eq!(to_json(status.start_time), json!("2026-11-20T09:58:20Z"));
 }
 
+#[test]
+fn an_end_is_told_once() {
+    // It was to start again, and the pod ends before that.
+    let mut observed = up();
+    observed.containers[2].state = exited(0);
+    let mut case = Case::of(observed).waiting("web", "CrashLoopBackOff");
+    let waits = case.status();
+    let last = container(&waits, "web").last_state.as_ref().unwrap();
+    assert_eq!(last.terminated.as_ref().unwrap().exit_code, 0);
+    case.previous = Some(waits);
+    case.plan = PodPlan::default();
+    let ended = case.ended(TerminalPhase::Failed).status();
+    let web = container(&ended, "web");
+    assert!(web.state.as_ref().unwrap().terminated.is_some(), "{web:?}");
+    assert_eq!(web.last_state, None);
+}
+
+#[test]
+fn the_start_time_of_an_api_pod_never_moves() {
+    let told = |seconds: i64| k8s::PodStatus {
+        start_time: Some(time(ago(seconds))),
+        ..k8s::PodStatus::default()
+    };
+    let start = |case: &Case| case.status().start_time.unwrap().0;
+    // It waited before it was recorded, and the agent has told so.
+    let mut case = Case::of(up());
+    case.previous = Some(told(200));
+    assert_eq!(start(&case), time(ago(200)).0);
+    // Another life of the agent has told it.
+    case.pod.status = Some(told(300));
+    assert_eq!(start(&case), time(ago(300)).0);
+    // A static pod starts when it is recorded, whatever its manifest says.
+    let source = ("kubernetes.io/config.source".to_owned(), "file".to_owned());
+    case.pod.metadata.annotations = Some([source].into());
+    assert_eq!(start(&case), time(ago(100)).0);
+}
+
 /// What a new life of the agent reports first: the runtime was listed, and has not told its name.
 #[test]
 fn a_runtime_without_a_name_changes_nothing_that_is_known() {

@@ -17,10 +17,9 @@ use crate::{
         Action, Incarnation, KillDeadline, KillPod, KillPurpose, Occupancy, Outcome, PodOrders,
         Restart, Terminal, Wish, replaces, stops_for_edit,
     },
-    podspec::{has_same_class, is_static, shows_metadata, with_amounts_of},
+    podspec::{has_same_class, is_static, reported_start, shows_metadata, with_amounts_of},
     store::{KillRecord, PodRecord, Store},
 };
-use jiff::Timestamp;
 use std::{sync::Arc, time::Duration};
 
 /// An incarnation that the agent has a record of, with the fields that the set of workers needs.
@@ -322,7 +321,7 @@ impl Records {
                 self.records.push(PodRecord {
                     revision: Some(desired.revision.clone()),
                     origin: Some(desired.origin.clone()),
-                    started_at: Some(started_before(&desired.pod).unwrap_or(now.wall)),
+                    started_at: Some(reported_start(&desired.pod).unwrap_or(now.wall)),
                     ..PodRecord::new(self.key.clone(), uid.clone(), pod)
                 });
                 true
@@ -405,12 +404,6 @@ fn runs_the_same(one: &k8s::Pod, other: &k8s::Pod) -> bool {
         && (!shows_metadata(one)
             || one.metadata.labels == other.metadata.labels
                 && one.metadata.annotations == other.metadata.annotations)
-}
-
-/// When a pod of the API server was accepted, if its status says so: its record was lost.
-fn started_before(pod: &k8s::Pod) -> Option<Timestamp> {
-    let status = pod.status.as_ref().filter(|_| !is_static(pod))?;
-    Some(status.start_time.as_ref()?.0)
 }
 
 fn incarnation(record: &PodRecord, now: Now) -> Incarnation {

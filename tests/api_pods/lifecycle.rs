@@ -40,6 +40,33 @@ fn pods_end_with_the_phase_of_their_exit_codes() {
     node.finish();
 }
 
+/// The API server refuses the way back from an end with success.
+#[test]
+fn a_job_that_a_failed_probe_has_ended_runs_again() {
+    let Some(node) = Node::start() else { return };
+    let mut job = plain("job", "trap 'exit 0' TERM; while true; do sleep 1 & wait $!; done");
+    job["spec"]["restartPolicy"] = json!("OnFailure");
+    job["spec"]["containers"][0]["livenessProbe"] = json!({
+        "exec": { "command": ["sh", "-c", "! [ -e /ill ]"] },
+        "periodSeconds": 1,
+        "timeoutSeconds": 10,
+        "failureThreshold": 1,
+    });
+    node.create(&job);
+    node.wait_pod_ready("job");
+    node.world.proxy.on("CreateContainer").pod("job").hang();
+    node.exec("job", &["touch", "/ill"]);
+    let main = |pod: &Value| pod["status"]["containerStatuses"][0].clone();
+    let pod = node.wait_pod("job", "does not run", |pod| main(pod)["state"]["running"].is_null());
+    assert!(main(&pod)["state"]["waiting"].is_object(), "{:#}", main(&pod));
+    assert_eq!(main(&pod)["lastState"]["terminated"]["exitCode"], 0, "{:#}", main(&pod));
+    node.world.proxy.lift_all();
+    node.wait_pod("job", "runs again", |pod| {
+        main(pod)["restartCount"] == 1 && main(pod)["ready"] == true
+    });
+    node.finish();
+}
+
 #[test]
 fn a_second_deletion_can_only_shorten_the_grace_period() {
     let Some(node) = Node::start() else { return };

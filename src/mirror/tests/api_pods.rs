@@ -217,6 +217,26 @@ fn a_final_status_is_completed_with_container_ends() {
 }
 
 #[test]
+fn an_end_is_corrected_when_memory_had_run_out() {
+    let seen_as = |id: &str| {
+        let mut end = terminated(137, "Error");
+        end["containerID"] = json!(id);
+        let told = json!({"phase": "Failed", "containerStatuses": [end]});
+        SeenPod { status: status(told), ..object("u1", "Failed") }
+    };
+    let mut view = running("u1", "Failed");
+    let mut ours = serde_json::to_value(&*view.status).unwrap();
+    let mut end = terminated(137, "OOMKilled");
+    end["containerID"] = json!("containerd://c1");
+    ours["containerStatuses"] = json!([end]);
+    view.status = Arc::new(status(ours));
+    let step = decide_api(Some(&view), Some(&seen_as("containerd://c1")));
+    assert!(step.contains("OOMKilled"), "{step}");
+    let step = decide_api(Some(&view), Some(&seen_as("containerd://c0")));
+    assert!(!step.contains("OOMKilled"), "{step}");
+}
+
+#[test]
 fn a_status_that_does_not_stay_keeps_no_object() {
     let view = PodView { stopped: true, ..running("u1", "Failed") };
     let seen = Arc::new(deleted(object("u1", "Running")));

@@ -64,7 +64,7 @@ fn all_containers_restart_at_once_in_their_sandbox() {
     let actions: Vec<&str> = trace.lines().filter_map(|line| line.get(5..)).collect();
     let expected = [
         "kill pod (asked) [web 30 s, api 30 s] [logs 30 s] [proxy 30 s]",
-        "= Error 0/4 0",
+        "= PodInitializing 0/4 0",
         "prepare",
         "start proxy (restart 1)",
         "start logs (restart 1)",

@@ -81,6 +81,41 @@ fn a_container_that_fails_its_liveness_probe_is_restarted() {
 }
 
 #[test]
+fn an_end_before_a_restart_is_not_told_as_one_that_stands() {
+    let web = probed("web", &["liveness"]);
+    let mut world = World::of(&json!({"containers": [web], "restartPolicy": "OnFailure"}));
+    world.on_term = 0;
+    world.run();
+    world.take_trace();
+    result(&mut world, "web", |results| results.liveness = Some(false));
+    let trace = world.take_trace();
+    assert!(!trace.contains("Completed"), "{trace}");
+    assert_eq!(world.line(), "Running 1/1 1");
+}
+
+#[test]
+fn a_failed_probe_restarts_at_once_what_has_lived_longer_than_the_back_off() {
+    let mut world = World::of(&json!({"containers": [probed("web", &["liveness"])]}));
+    world.run();
+    // The delays are 0, 10, 20, 40 and 80 s.
+    for restarts in 1..=4 {
+        world.advance(60);
+        result(&mut world, "web", |results| results.liveness = Some(false));
+        assert_eq!(world.line(), format!("Running 1/1 {restarts}"));
+    }
+    world.advance(60);
+    result(&mut world, "web", |results| results.liveness = Some(false));
+    assert_eq!(world.line(), "CrashLoopBackOff 0/1 4");
+    world.advance(81);
+    assert_eq!(world.line(), "Running 1/1 5");
+    // An end of its own waits, however long it has run.
+    world.advance(200);
+    world.kill("web", 1);
+    world.run();
+    assert_eq!(world.line(), "CrashLoopBackOff 0/1 5");
+}
+
+#[test]
 fn a_failed_probe_ends_a_container_that_is_never_restarted() {
     for set in [(|results| results.liveness = Some(false)) as fn(&mut ProbeResults), |results| {
         results.startup = Some(false);

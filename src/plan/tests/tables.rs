@@ -1,6 +1,6 @@
 //! One base pod and mutations: what the next plan is.
 
-use super::world::{Fault, Want, World, container, desired, long_ago};
+use super::world::{Fault, Program, Want, World, container, desired, long_ago};
 use crate::{
     model::{
         ContainerState, NetworkMode, ObservedContainer, ResizeWait, SandboxState, TerminalPhase,
@@ -318,6 +318,20 @@ fn an_oom_killed_init_container_has_failed_even_with_code_0() {
         };
         *reason = "OOMKilled".into();
         assert_eq!(actions(&mut world).join(", "), "prepare, start setup (restart 1)", "{policy}");
+    }
+}
+
+#[test]
+fn an_init_container_of_unknown_state_runs_again_unless_that_is_never_done() {
+    for (policy, expected) in [("Never", "Init:Error 0/1 0"), ("OnFailure", "Running 1/1 0")] {
+        let spec = json!({"restartPolicy": policy, "initContainers": [container("setup")],
+                          "containers": [container("web")]});
+        let mut world = World::of(&spec).program("setup", &[Program::Forever, Program::Ends(1, 0)]);
+        world.run();
+        world.truth.containers[0].state = ContainerState::Unknown;
+        world.run();
+        world.advance(5);
+        assert_eq!(world.line(), expected, "{policy}");
     }
 }
 

@@ -11,6 +11,7 @@ use crate::{
     plan::HeldPod,
     store::Writer,
 };
+use jiff::Timestamp;
 use std::{fs, path::PathBuf};
 use tempfile::TempDir;
 use tokio::task::JoinSet;

@@ -2,7 +2,7 @@
 
 use super::{OWNER, Want, World};
 use crate::{
-    model::SandboxState,
+    model::{ProbeResults, SandboxState},
     plan::{Action, Crashed, StartContainer},
 };
 use std::time::Duration;
@@ -21,8 +21,10 @@ impl World {
             }
             if finished.saturating_sub(*at) <= Duration::from_secs(600) {
                 let waited = self.now.boot.saturating_sub(finished);
+                let unhealthy = self.probes.get(&exited.id).and_then(ProbeResults::fatal).is_some();
+                let outlived = unhealthy && finished.saturating_sub(*at) >= *delay;
                 assert!(
-                    waited >= *delay,
+                    outlived || waited >= *delay,
                     "{} after {waited:?}:{}",
                     start.name,
                     self.trace.join("\n")
