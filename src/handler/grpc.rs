@@ -7,15 +7,60 @@ use super::{
     },
 };
 use crate::model::format_duration;
-use std::time::Duration;
-use tokio::time::{Instant, timeout_at};
+use hyper::rt::Executor;
+use std::{
+    mem,
+    sync::{Arc, Mutex, MutexGuard, PoisonError, Weak},
+    time::Duration,
+};
+use tokio::{
+    task::JoinSet,
+    time::{Instant, timeout, timeout_at},
+};
 use tonic::{
     Code, Status,
     transport::{Channel, Endpoint},
 };
 
-/// Asks a service for its health. The error is what a failed probe tells.
+/// How long a server may take to let its connection be closed.
+const GOODBYE: Duration = Duration::from_millis(100);
+
+/// The tasks of a connection. tonic would leave them to themselves, and a server that reads nothing
+/// would then keep them, and the connection, for as long as it lives.
+type Tasks = Arc<Mutex<JoinSet<()>>>;
+
+/// Where tonic puts them. They hold this themselves, so it must not keep them.
+#[derive(Clone)]
+struct TasksOfAttempt(Weak<Mutex<JoinSet<()>>>);
+
+impl<F: Future<Output = ()> + Send + 'static> Executor<F> for TasksOfAttempt {
+    fn execute(&self, task: F) {
+        if let Some(tasks) = self.0.upgrade() {
+            lock(&tasks).spawn(task);
+        }
+    }
+}
+
+fn lock(tasks: &Tasks) -> MutexGuard<'_, JoinSet<()>> {
+    tasks.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Asks a service for its health. The error is what a failed probe tells. The connection is closed
+/// at the end, or when this is dropped.
 pub(super) async fn check(address: &str, service: &str, limit: Duration) -> Result<(), String> {
+    let tasks = Tasks::default();
+    let answer = ask(address, service, limit, TasksOfAttempt(Arc::downgrade(&tasks))).await;
+    let mut closing = mem::take(&mut *lock(&tasks));
+    timeout(GOODBYE, async { while closing.join_next().await.is_some() {} }).await.ok();
+    answer
+}
+
+async fn ask(
+    address: &str,
+    service: &str,
+    limit: Duration,
+    tasks: TasksOfAttempt,
+) -> Result<(), String> {
     let deadline = Instant::now() + limit;
     let within = format_duration(limit);
     let failed = |error: &dyn std::fmt::Display| {
@@ -23,7 +68,8 @@ pub(super) async fn check(address: &str, service: &str, limit: Duration) -> Resu
     };
     let endpoint = Endpoint::from_shared(format!("http://{address}"))
         .and_then(|endpoint| endpoint.user_agent(PROBE_USER_AGENT))
-        .map_err(|error| failed(&error))?;
+        .map_err(|error| failed(&error))?
+        .executor(tasks);
     let channel: Channel = timeout_at(deadline, endpoint.connect())
         .await
         .map_err(|_| {

@@ -7,7 +7,7 @@ use rustls::{
 };
 use rustls_pki_types::{CertificateDer, pem::PemObject as _};
 use tokio::net::{TcpSocket, TcpStream};
-use tokio::time::{Instant, sleep};
+use tokio::time::{Instant, sleep, timeout};
 
 /// A server that does something with each connection once it has read the head of a request.
 async fn does<F: Future<Output = ()> + Send + 'static>(
@@ -191,4 +191,20 @@ async fn servers_that_speak_no_grpc_are_failures() {
         let words = failure(ask(port).await);
         assert!(words.starts_with("error: ") || words.starts_with("timeout: "), "{words}");
     }
+}
+
+/// A gRPC server that wants answers without end and reads none of them.
+#[tokio::test]
+async fn a_grpc_server_that_reads_nothing_loses_its_connection() {
+    const SETTINGS: [u8; 9] = [0, 0, 0, 4, 0, 0, 0, 0, 0];
+    const PING: [u8; 17] = [0, 0, 8, 6, 0, 0, 0, 0, 0, 1, 2, 3, 4, 5, 6, 7, 8];
+    let (listener, port) = listener().await;
+    let serving = tokio::spawn(async move {
+        let mut stream = listener.accept().await.unwrap().0;
+        stream.write_all(&SETTINGS).await.unwrap();
+        while stream.write_all(&PING.repeat(1024)).await.is_ok() {}
+    });
+    let probed = handlers().grpc_probe("127.0.0.1", port, "", SHORT).await;
+    assert!(failure(probed).contains("timeout"));
+    timeout(LIMIT, serving).await.unwrap().unwrap();
 }
