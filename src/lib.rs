@@ -6,7 +6,6 @@
 #[allow(missing_docs, reason = "public for tests/workers alone")]
 pub mod admission;
 pub mod agent;
-mod any_server;
 pub mod api;
 mod beneath;
 mod blocking;
@@ -31,6 +30,7 @@ pub mod handler;
 pub mod hostfiles;
 mod housekeeping;
 pub mod image;
+mod keep_alive;
 mod log_rotation;
 mod log_rotator;
 mod logging;
@@ -71,6 +71,7 @@ mod status_page;
 #[allow(missing_docs, reason = "public for tests/workers alone")]
 pub mod store;
 mod systemd;
+mod verifier;
 pub mod volume;
 #[allow(missing_docs, reason = "public for tests/workers alone")]
 pub mod worker;

@@ -2,9 +2,11 @@
 //! certificate the agent shows.
 
 use super::secret;
-use crate::{any_server::AnyServer, certificate::own_identity};
-use hyper_rustls::ConfigBuilderExt as _;
-use rustls::{ClientConfig, RootCertStore, crypto::ring};
+use crate::{
+    certificate::own_identity,
+    verifier::{AnyServer, system_authorities, with_authorities},
+};
+use rustls::{ClientConfig, RootCertStore, client::VerifierBuilderError, crypto::ring};
 use rustls_pki_types::{CertificateDer, PrivateKeyDer};
 use std::sync::Arc;
 use thiserror::Error;
@@ -33,6 +35,9 @@ pub enum TlsError {
     /// A certificate of an authority is damaged.
     #[error("certificate-authority: {0}")]
     Authority(rustls::Error),
+    /// There is none.
+    #[error("certificate-authority: {0}")]
+    NoAuthority(VerifierBuilderError),
     /// The system has no authorities, and the kubeconfig names none.
     #[error("the kubeconfig has no certificate-authority, and the system's can't be read: {0}")]
     System(std::io::Error),
@@ -63,9 +68,12 @@ pub(super) fn client_config(
             for authority in authorities {
                 roots.add(authority).map_err(TlsError::Authority)?;
             }
-            builder.with_root_certificates(roots)
+            with_authorities(builder, roots).map_err(TlsError::NoAuthority)?
         }
-        Trust::System => builder.with_native_roots().map_err(TlsError::System)?,
+        Trust::System => {
+            let roots = system_authorities().map_err(TlsError::System)?;
+            with_authorities(builder, roots).map_err(TlsError::NoAuthority)?
+        }
         Trust::Anyone => {
             builder.dangerous().with_custom_certificate_verifier(Arc::new(AnyServer(algorithms)))
         }
@@ -110,9 +118,11 @@ mod tests {
         ClientIdentity { certificates: vec![of.cert.der().clone()], key }
     }
 
-    /// Whether a client with this trust takes a server with this certificate.
-    async fn takes(trust: Trust, server: &CertifiedKey<rcgen::KeyPair>) -> bool {
+    /// Whether a client with this trust takes a server with this certificate, which it shows so many
+    /// times.
+    async fn takes(trust: Trust, server: &CertifiedKey<rcgen::KeyPair>, shown: usize) -> bool {
         let ClientIdentity { certificates, key } = identity(server, &server.signing_key);
+        let certificates = vec![certificates[0].clone(); shown];
         let server =
             rustls::ServerConfig::builder_with_provider(Arc::new(ring::default_provider()))
                 .with_safe_default_protocol_versions()
@@ -136,9 +146,12 @@ mod tests {
         let (server, other) = (certified(), certified());
         let by =
             |authority: &CertifiedKey<_>| Trust::Authorities(vec![authority.cert.der().clone()]);
-        assert!(takes(by(&server), &server).await);
-        assert!(!takes(by(&other), &server).await);
-        assert!(takes(Trust::Anyone, &server).await);
+        assert!(takes(by(&server), &server, 1).await);
+        assert!(!takes(by(&other), &server, 1).await);
+        assert!(takes(Trust::Anyone, &server, 1).await);
+        // A chain of certificates may have six more, and no more than that.
+        assert!(takes(by(&server), &server, 7).await);
+        assert!(!takes(by(&server), &server, 8).await);
     }
 
     #[test]

@@ -273,7 +273,7 @@ pub(super) const KUBELET: &[Field] = &[
         "streamingConnectionIdleTimeout",
         Duration,
         &flag("streaming-connection-idle-timeout", SERVER).default("4h"),
-        "an exec, attach or port-forward on which nothing is sent for this long is closed",
+        "an exec, attach or port-forward on which nothing is sent for this long is closed; `0` as a flag: never",
     ),
     yes_with(
         "nodeStatusUpdateFrequency",
@@ -442,7 +442,7 @@ pub(super) const KUBELET: &[Field] = &[
         "maxOpenFiles",
         Int64,
         &flag("max-open-files", THE_AGENT_ITSELF).default("1000000"),
-        "the agent's own RLIMIT_NOFILE",
+        "the agent raises its own RLIMIT_NOFILE to this, and never lowers it",
     ),
     ignored_with(
         "contentType",
@@ -454,13 +454,13 @@ pub(super) const KUBELET: &[Field] = &[
         "kubeAPIQPS",
         Int32,
         &flag("kube-api-qps", THE_AGENT_ITSELF).default("50"),
-        "requests about pods to the API server per second; requests for the node's status and lease are not counted",
+        "writes about pods to the API server per second; what is written for the node, and what is read, is not counted",
     ),
     yes_with(
         "kubeAPIBurst",
         Int32,
         &flag("kube-api-burst", THE_AGENT_ITSELF).default("100"),
-        "largest burst of requests; on average kubeAPIQPS applies",
+        "largest burst of such writes; on average kubeAPIQPS applies",
     ),
     yes_with(
         "serializeImagePulls",
@@ -658,7 +658,7 @@ pub(super) const KUBELET: &[Field] = &[
     yes(
         "enableSystemLogQuery",
         Bool,
-        "`true`: `/logs/?query=SERVICE` serves the logs of services, and `enableSystemLogHandler` is on unless it is set to `false`",
+        "`true`: `/logs/?query=SERVICE` serves the logs of services, and `enableSystemLogHandler` is on, too, and must not be `false`",
     ),
     differs(
         "shutdownGracePeriod",

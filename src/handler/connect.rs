@@ -1,8 +1,7 @@
 //! Opening a connection to a host that a specification names.
 
 use super::error::NetworkError;
-use crate::blocking::LOOKUPS;
-use nix::sys::socket::{setsockopt, sockopt};
+use crate::{blocking::LOOKUPS, keep_alive::keep_alive};
 use std::{
     io,
     net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, ToSocketAddrs as _},
@@ -52,6 +51,7 @@ pub(super) async fn connect(
             Err(_) => lookup(host, port, waits.clone()).await?,
         };
         let stream = open(addresses).await?;
+        // A hook has no other limit.
         keep_alive(&stream)?;
         Ok(stream)
     };
@@ -88,18 +88,6 @@ async fn open(addresses: Vec<SocketAddr>) -> io::Result<TcpStream> {
     }
 }
 
-/// A peer whose machine is gone answers no keepalive, so the connection fails after 2.5 minutes. A
-/// hook has no other limit. The values are those of the kubelet's HTTP client (Go's `net.Dialer`).
-fn keep_alive(stream: &TcpStream) -> io::Result<()> {
-    const SECONDS: u32 = 15;
-    const TRIES: u32 = 9;
-    setsockopt(stream, sockopt::TcpKeepIdle, &SECONDS)?;
-    setsockopt(stream, sockopt::TcpKeepInterval, &SECONDS)?;
-    setsockopt(stream, sockopt::TcpKeepCount, &TRIES)?;
-    setsockopt(stream, sockopt::KeepAlive, &true)?;
-    Ok(())
-}
-
 async fn lookup(host: &str, port: u16, waits: LookupWaits) -> io::Result<Vec<SocketAddr>> {
     let name = host.to_owned();
     waits.set(true);
@@ -116,7 +104,7 @@ mod tests {
 
     use super::*;
     use crate::skips::say_skipped;
-    use nix::sys::socket::getsockopt;
+    use nix::sys::socket::{getsockopt, sockopt};
     use tokio::net::{TcpListener, TcpSocket};
 
     /// A listener that accepts nothing and has no place for another connection: the kernel drops

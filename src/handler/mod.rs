@@ -7,7 +7,7 @@ mod grpc;
 mod request;
 mod target;
 
-use crate::{any_server::AnyServer, model::Finding};
+use crate::{model::Finding, verifier::AnyServer};
 use connect::{LookupWaits, connect};
 use error::host_and_port;
 use request::Waits;

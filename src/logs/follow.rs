@@ -45,7 +45,7 @@ pub async fn follow(
     printer: &mut Printer<impl Write>,
 ) -> io::Result<()> {
     // Without inotify (a machine has so many watches) the look once a second is all there is.
-    let mut hints = hints(container.path()).ok();
+    let mut hints = watch_directory(container.path()).and_then(hints).ok();
     loop {
         position.log.print(printer)?;
         printer.flush()?;
@@ -80,15 +80,24 @@ pub async fn follow(
 /// Changes of a log directory.
 pub type Hints = inotify::EventStream<Vec<u8>>;
 
-/// Watches the directory of a container's logs.
+/// Watches the directory of a container's logs. Looks up a path: it blocks.
 ///
 /// # Errors
 /// When the machine has no more watches, or the directory is gone.
-pub fn hints(container: &Path) -> io::Result<Hints> {
+pub fn watch_directory(container: &Path) -> io::Result<Inotify> {
     let inotify = Inotify::init()?;
     let mask = WatchMask::MODIFY | WatchMask::CREATE | WatchMask::MOVED_TO | WatchMask::DELETE_SELF;
-    inotify.watches().add(container, mask)?;
-    inotify.into_event_stream(vec![0; 4096])
+    // A container with a writable host path may have put a link in its place.
+    inotify.watches().add(container, mask | WatchMask::ONLYDIR | WatchMask::DONT_FOLLOW)?;
+    Ok(inotify)
+}
+
+/// What a watch sees. Inside a runtime.
+///
+/// # Errors
+/// When the runtime can't wait for it.
+pub fn hints(watch: Inotify) -> io::Result<Hints> {
+    watch.into_event_stream(vec![0; 4096])
 }
 
 /// The file to go on with.
@@ -143,5 +152,23 @@ pub(super) fn next_file(container: &LogDir, position: &mut Position) -> io::Resu
         }
         Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(None),
         Err(e) => Err(e),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "tests")]
+
+    use super::*;
+    use std::os::unix::fs::symlink;
+
+    #[test]
+    fn a_link_in_the_place_of_a_log_directory_is_not_followed() {
+        let dir = tempfile::tempdir().unwrap();
+        let (real, link) = (dir.path().join("real"), dir.path().join("link"));
+        fs::create_dir(&real).unwrap();
+        symlink(&real, &link).unwrap();
+        watch_directory(&real).unwrap();
+        watch_directory(&link).unwrap_err();
     }
 }

@@ -16,7 +16,7 @@ mod read;
 mod run;
 
 pub use find::{LogDir, PodLogs, Run, containers, pods, runs};
-pub use follow::{Hints, LAST_LINES, Position, follow, hints};
+pub use follow::{Hints, LAST_LINES, Position, follow, hints, watch_directory};
 pub use line::{Printer, Stream, Wanted, parse};
 pub use query::{LogQuery, QueryError};
 pub use run::{LogError, Progress, RunReader, beginnings};

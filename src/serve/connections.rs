@@ -24,6 +24,7 @@ use super::{
     http2,
     requests::{ConnectionRequests, PlacedBody, Standing},
 };
+use crate::keep_alive::keep_alive;
 use axum::Router;
 use hyper::{server::conn::http1, service::service_fn};
 use hyper_util::{
@@ -37,17 +38,14 @@ use std::{
     io,
     net::{Ipv4Addr, Ipv6Addr, SocketAddr},
     pin::pin,
-    sync::{
-        Arc, Mutex, MutexGuard, PoisonError,
-        atomic::{AtomicUsize, Ordering},
-    },
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
     time::Duration,
 };
 use tokio::{
     io::{AsyncRead, AsyncWrite},
     net::{TcpListener, TcpSocket, UnixListener},
     task::{AbortHandle, Id, JoinError, JoinSet, yield_now},
-    time::{sleep, timeout},
+    time::{Instant, sleep, timeout, timeout_at},
 };
 use tokio_util::sync::CancellationToken;
 
@@ -164,9 +162,11 @@ fn listen_on(address: SocketAddr) -> io::Result<TcpListener> {
         setsockopt(&socket, sockopt::Ipv6V6Only, &false)?;
     }
     socket.set_reuseaddr(true)?;
-    // Accepted connections inherit it. The small frames of exec and port-forward would otherwise wait
-    // for the acknowledgement of the frame before, which the other side delays by up to 40 ms.
+    // Accepted connections inherit these. The small frames of exec and port-forward would otherwise
+    // wait for the acknowledgement of the frame before, which the other side delays by up to 40 ms.
     socket.set_nodelay(true)?;
+    // Nothing else notices that the client of a silent session or of a followed log is gone.
+    keep_alive(&socket)?;
     socket.bind(address)?;
     socket.listen(WAITING)
 }
@@ -312,9 +312,7 @@ async fn answer_http1(
     let router = TowerToHyperService::new(router);
     // Of the last answer.
     let pace = Arc::new(Mutex::new(None));
-    let arrived = AtomicUsize::new(0);
     let service = service_fn(|mut request: hyper::Request<hyper::body::Incoming>| {
-        arrived.fetch_add(1, Ordering::Relaxed);
         let place = requests.place();
         request.extensions_mut().insert(Arc::clone(&requests));
         request.extensions_mut().insert(Arc::clone(&peer));
@@ -335,18 +333,22 @@ async fn answer_http1(
             .serve_connection(TokioIo::new(stream), service)
             .with_upgrades()
     );
-    let mut seen = 0;
+    let mut deadline = requests.moved() + policy.lifetime;
     loop {
         // Cancel-safe: the connection stays pinned outside.
-        match timeout(policy.lifetime, &mut served).await {
+        match timeout_at(deadline, &mut served).await {
             Ok(Ok(())) => return,
             Ok(Err(err)) => return tracing::debug!(%err, "a connection ended with an error"),
-            Err(_) if policy.kept.is_some() && arrived.load(Ordering::Relaxed) != seen => {
-                seen = arrived.load(Ordering::Relaxed);
-            }
-            Err(_) if goes_on(lock(&pace).as_ref(), policy.lifetime) => {}
-            Err(_) => return,
+            Err(_) => {}
         }
+        let of_last = requests.moved() + policy.lifetime;
+        deadline = if policy.kept.is_some() && of_last > deadline {
+            of_last
+        } else if goes_on(lock(&pace).as_ref(), policy.lifetime) {
+            Instant::now() + policy.lifetime
+        } else {
+            return;
+        };
     }
 }
 
@@ -375,11 +377,11 @@ mod tests {
     use super::*;
     use crate::event::{self, Recorder};
     use crate::model::{Event, EventKind, EventTarget, PodKey};
+    use nix::sys::socket::getsockopt;
     use tokio::{
         io::{AsyncReadExt, AsyncWriteExt, DuplexStream, duplex},
         net::TcpStream,
         sync::Semaphore,
-        time::Instant,
     };
 
     const POLICY: ConnectionPolicy = ConnectionPolicy {
@@ -420,11 +422,14 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn accepted_connections_send_small_frames_at_once() {
+    async fn accepted_connections_send_small_frames_at_once_and_notice_dead_clients() {
         let listener = listen(([127, 0, 0, 1], 0).into()).unwrap();
         let connecting = TcpStream::connect(listener.local_addr().unwrap());
         let (accepted, _client) = tokio::join!(listener.accept(), connecting);
-        assert!(accepted.unwrap().0.nodelay().unwrap());
+        let accepted = accepted.unwrap().0;
+        assert!(accepted.nodelay().unwrap());
+        assert!(getsockopt(&accepted, sockopt::KeepAlive).unwrap());
+        assert_eq!(getsockopt(&accepted, sockopt::TcpKeepIdle).unwrap(), 15);
     }
 
     #[tokio::test]
@@ -463,6 +468,30 @@ mod tests {
             assert!(client.read_buf(&mut read).await.unwrap() > 0, "it was cut off");
         }
         assert!(tasks.try_join_next().is_none());
+    }
+
+    #[tokio::test]
+    async fn an_answer_on_a_kept_connection_has_one_lifetime_from_its_request() {
+        let lifetime = Duration::from_secs(2);
+        let policy = ConnectionPolicy { lifetime, kept: Some(8 * lifetime), ..POLICY };
+        let router = Router::new()
+            .route("/soon", axum::routing::get(async || "answered"))
+            .route("/never", axum::routing::get(std::future::pending::<()>));
+        let (mut client, server) = duplex(1024);
+        let on: (Io, _) = (Box::new(server), Arc::new(Peer(Vec::new())));
+        let mut tasks = JoinSet::new();
+        tasks.spawn(answer_http1(on, router, policy, Arc::default()));
+        client.write_all(b"GET /soon HTTP/1.1\r\nHost: x\r\n\r\n").await.unwrap();
+        let mut read = Vec::new();
+        while !read.ends_with(b"answered") {
+            assert!(client.read_buf(&mut read).await.unwrap() > 0);
+        }
+        sleep(lifetime / 20).await;
+        let asked = Instant::now();
+        client.write_all(b"GET /never HTTP/1.1\r\nHost: x\r\n\r\n").await.unwrap();
+        let cut_off = timeout(lifetime * 19 / 10, client.read_buf(&mut read)).await;
+        assert!(matches!(cut_off, Ok(Ok(0))), "{cut_off:?}");
+        assert!(asked.elapsed() >= lifetime);
     }
 
     /// A connection with a request for `/path`, once that has arrived: `arrived` gets a permit then.

@@ -5,12 +5,15 @@ use hyper::body::{Frame, SizeHint};
 use std::{
     pin::Pin,
     sync::{
-        Arc,
+        Arc, Mutex, MutexGuard, PoisonError,
         atomic::{AtomicBool, AtomicUsize, Ordering},
     },
     task::{Context, Poll},
 };
-use tokio::sync::{Notify, Semaphore};
+use tokio::{
+    sync::{Notify, Semaphore},
+    time::Instant,
+};
 
 /// The most requests that a connection has at a time over HTTP/2.
 pub(super) const STREAMS: u32 = 8;
@@ -39,6 +42,8 @@ pub(super) struct ConnectionRequests {
     leaves: AtomicBool,
     /// Wakes the task of the connection when `leaves` was set.
     pub(super) leave_requested: Notify,
+    /// When a request last arrived or was answered.
+    moved: Mutex<Instant>,
 }
 
 impl Default for ConnectionRequests {
@@ -49,6 +54,7 @@ impl Default for ConnectionRequests {
             turns: Semaphore::new(1),
             leaves: AtomicBool::new(false),
             leave_requested: Notify::new(),
+            moved: Mutex::new(Instant::now()),
         }
     }
 }
@@ -73,6 +79,7 @@ impl ConnectionRequests {
             return None;
         }
         self.placed.fetch_add(1, Ordering::Relaxed);
+        *self.lock_moved() = Instant::now();
         Some(HeldPlace(Arc::clone(self)))
     }
 
@@ -85,6 +92,16 @@ impl ConnectionRequests {
 
     pub(super) fn is_known(&self) -> bool {
         self.is_known.load(Ordering::Relaxed)
+    }
+
+    /// When a request last arrived or was answered; before that, when the connection was accepted.
+    pub(super) fn moved(&self) -> Instant {
+        *self.lock_moved()
+    }
+
+    fn lock_moved(&self) -> MutexGuard<'_, Instant> {
+        // One value, which is replaced as a whole.
+        self.moved.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     pub(super) fn leave(&self) {
@@ -103,6 +120,7 @@ pub(super) struct HeldPlace(Arc<ConnectionRequests>);
 impl Drop for HeldPlace {
     fn drop(&mut self) {
         self.0.placed.fetch_sub(1, Ordering::Relaxed);
+        *self.0.lock_moved() = Instant::now();
     }
 }
 

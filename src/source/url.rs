@@ -13,6 +13,7 @@ use crate::{
     manifest::MAX_TEXT_BYTES,
     model::{SourceKind, error_chain},
     names::HostNames,
+    verifier::{system_authorities, with_authorities},
 };
 use http_body_util::{BodyExt, Full, LengthLimitError, Limited};
 use hyper::{
@@ -28,7 +29,7 @@ use hyper_util::{
 };
 use rustls::{ClientConfig, RootCertStore};
 use sha2::{Digest, Sha256};
-use std::time::Duration;
+use std::{io, time::Duration};
 use tokio::time::{Instant, sleep_until, timeout};
 use tokio_util::sync::CancellationToken;
 
@@ -337,9 +338,11 @@ impl Requester {
         if let Some(ref client) = self.tls {
             return Ok(client);
         }
+        let authorities = system_authorities().map_err(UrlError::Certificates)?;
+        let certified = with_authorities(ClientConfig::builder(), authorities)
+            .map_err(|error| UrlError::Certificates(io::Error::other(error)))?;
         let connector = HttpsConnectorBuilder::new()
-            .with_native_roots()
-            .map_err(UrlError::Certificates)?
+            .with_tls_config(certified.with_no_client_auth())
             .https_only()
             .enable_http1()
             .wrap_connector(tcp());

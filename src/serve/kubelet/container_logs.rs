@@ -4,7 +4,10 @@ use super::relay::Refused;
 use crate::{
     blocking::LOG_READS,
     clock,
-    logs::{Hints, LAST_LINES, LogDir, LogError, LogQuery, Progress, QueryError, RunReader, hints},
+    logs::{
+        Hints, LAST_LINES, LogDir, LogError, LogQuery, Progress, QueryError, RunReader, hints,
+        watch_directory,
+    },
     model::{PodView, PodViews, k8s},
     podspec::{all_containers, pod_log_directory_name},
     serve::follow::Pace,
@@ -78,10 +81,12 @@ pub(super) async fn container_logs(
     let number = number(&view, &container, query.previous)?;
     let pod = pod_log_directory_name(&view.key, &view.uid);
     let logs = LogDir::bounded(dir, &format!("{pod}/{container}"));
-    let hints = if query.follow { hints(logs.path()).ok() } else { None };
     let follow = query.follow && !query.previous;
-    let opened = LOG_READS
-        .run(move || RunReader::open(logs, number, query.tail, query.wanted, follow))
+    let (opened, watch) = LOG_READS
+        .run(move || {
+            let watch = query.follow.then(|| watch_directory(logs.path()).ok()).flatten();
+            (RunReader::open(logs, number, query.tail, query.wanted, follow), watch)
+        })
         .await
         .map_err(|crashed| Refused::new(StatusCode::INTERNAL_SERVER_ERROR, crashed.to_string()))?;
     let reader = opened.map_err(|error| match error {
@@ -102,6 +107,7 @@ pub(super) async fn container_logs(
     })?;
     let run = RunOf { views, view, container, number };
     let pace = Pace::default();
+    let hints = watch.and_then(|watch| hints(watch).ok());
     let sending =
         Sending { reader: Some(reader), run, follow, hints, pace: pace.clone(), _place: place };
     let parts = unfold(sending, |mut sending| async move {

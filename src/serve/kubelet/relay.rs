@@ -25,10 +25,7 @@ use std::{
     future::ready,
     io,
     pin::{Pin, pin},
-    sync::{
-        Arc,
-        atomic::{AtomicBool, Ordering},
-    },
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
     time::Duration,
 };
 use tokio::{
@@ -36,7 +33,7 @@ use tokio::{
     net::TcpStream,
     sync::{OwnedSemaphorePermit, Semaphore, mpsc},
     task::JoinSet,
-    time::{sleep, timeout},
+    time::{Instant, sleep, timeout},
 };
 use tokio_util::sync::CancellationToken;
 
@@ -258,7 +255,8 @@ async fn carry(
     runtime: impl AsyncRead + AsyncWrite,
     (idle, last_bytes): (Duration, Duration),
 ) -> io::Result<()> {
-    let moved = AtomicBool::new(false);
+    // When bytes were last sent.
+    let moved = Mutex::new(Instant::now());
     let ((from_client, to_client), (from_runtime, to_runtime)) = (split(client), split(runtime));
     let there = async {
         match copy(from_client, to_runtime, &moved).await {
@@ -272,10 +270,10 @@ async fn carry(
     };
     let silent = async {
         loop {
-            sleep(idle).await;
-            if !moved.swap(false, Ordering::Relaxed) {
-                return Ok(());
-            }
+            let since = last(&moved).elapsed();
+            let Some(left) = idle.checked_sub(since) else { return Ok(()) };
+            // At least a tick of the timer.
+            sleep(left.max(Duration::from_millis(1))).await;
         }
     };
     // Cancel-safe: the session is over when one of them ends.
@@ -290,7 +288,7 @@ async fn carry(
 async fn copy(
     mut from: impl AsyncRead + Unpin,
     mut to: impl AsyncWrite + Unpin,
-    moved: &AtomicBool,
+    moved: &Mutex<Instant>,
 ) -> Result<(), Broken> {
     let mut buffer = vec![0; BUFFER];
     loop {
@@ -298,10 +296,15 @@ async fn copy(
         if length == 0 {
             return to.shutdown().await.map_err(Broken::Writing);
         }
-        moved.store(true, Ordering::Relaxed);
+        *last(moved) = Instant::now();
         to.write_all(&buffer[..length]).await.map_err(Broken::Writing)?;
         to.flush().await.map_err(Broken::Writing)?;
     }
+}
+
+fn last(moved: &Mutex<Instant>) -> MutexGuard<'_, Instant> {
+    // One value, which is replaced as a whole.
+    moved.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// Which side of a copy has failed.
@@ -366,6 +369,7 @@ mod tests {
     async fn a_session_ends_with_the_runtime_or_soon_after_the_client() {
         const LONG: Duration = Duration::from_secs(600);
         const SHORT: Duration = Duration::from_millis(50);
+        const IDLE: Duration = Duration::from_secs(2);
         let mut sessions = JoinSet::new();
         let mut start = |idle, last_bytes| {
             let ((near, client), (runtime, far)) = (duplex(64), duplex(64));
@@ -394,7 +398,13 @@ mod tests {
         let mut seen = String::new();
         far.read_to_string(&mut seen).await.unwrap();
         assert_eq!(seen, "in");
-        // Silence.
+        // Silence, which begins with the last bytes.
+        let (mut near, mut far) = start(IDLE, LONG);
+        sleep(IDLE / 20).await;
+        near.write_all(b"in").await.unwrap();
+        let mut seen = String::new();
+        timeout(IDLE * 19 / 10, far.read_to_string(&mut seen)).await.unwrap().unwrap();
+        assert_eq!(seen, "in");
         let silent = start(SHORT, LONG);
         while let Some(ended) = sessions.join_next().await {
             ended.unwrap().unwrap();

@@ -6,8 +6,9 @@
 //! serves on.
 //!
 //! A client certificate is asked for, never required, and anything is accepted during the handshake
-//! as long as the client has its key. Whether an authority has signed it is found out for each
-//! request, so that a wrong certificate is answered with 401 and not with a closed connection.
+//! as long as the client has its key and the chain is short. Whether an authority has signed it is
+//! found out for each request, so that a wrong certificate is answered with 401 and not with a
+//! closed connection.
 
 use super::self_signed;
 use crate::{
@@ -18,6 +19,7 @@ use crate::{
     model::error_chain,
     publish::PublishIfChanged as _,
     serve::connections::Peer,
+    verifier::check_length,
 };
 use jiff::Timestamp;
 use rustls::{
@@ -26,7 +28,7 @@ use rustls::{
     client::danger::HandshakeSignatureValid,
     crypto::{CryptoProvider, ring, verify_tls12_signature, verify_tls13_signature},
     server::{
-        WebPkiClientVerifier,
+        NoServerSessionStorage, WebPkiClientVerifier,
         danger::{ClientCertVerified, ClientCertVerifier},
     },
 };
@@ -287,6 +289,9 @@ fn load_pair(settings: &TlsSettings) -> Result<Loaded, TlsError> {
         Some(hints) => builder.with_client_cert_verifier(Arc::new(AnyClient { hints, provider })),
     };
     let mut server = builder.with_cert_resolver(identity);
+    // Sessions hold the chains of their clients, which may be strangers.
+    server.session_storage = Arc::new(NoServerSessionStorage {});
+    server.send_tls13_tickets = 0;
     server.alpn_protocols = vec![HTTP2.to_vec(), b"http/1.1".to_vec()];
     Ok(Loaded { server: Arc::new(server), clients, until, not_renewed: None })
 }
@@ -314,7 +319,7 @@ fn certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, TlsError> {
     found.ok().filter(|all| !all.is_empty()).ok_or_else(|| TlsError::NoCertificate(path.to_owned()))
 }
 
-/// Accepts any client that has the key of its certificate.
+/// Accepts any client that has the key of its certificate, whose chain has a bounded length.
 #[derive(Debug)]
 struct AnyClient {
     /// The names of the authorities, by which a client chooses its certificate.
@@ -333,10 +338,11 @@ impl ClientCertVerifier for AnyClient {
 
     fn verify_client_cert(
         &self,
-        _: &CertificateDer<'_>,
-        _: &[CertificateDer<'_>],
+        own: &CertificateDer<'_>,
+        between: &[CertificateDer<'_>],
         _: UnixTime,
     ) -> Result<ClientCertVerified, rustls::Error> {
+        check_length(own, between)?;
         Ok(ClientCertVerified::assertion())
     }
 
@@ -370,7 +376,7 @@ mod tests {
     #![allow(clippy::unwrap_used, reason = "tests")]
 
     use super::*;
-    use crate::{any_server::AnyServer, certificate::as_version_1};
+    use crate::{certificate::as_version_1, verifier::AnyServer};
     use base64::{Engine as _, engine::general_purpose::STANDARD};
     use tokio_rustls::{TlsAcceptor, TlsConnector};
 
@@ -453,6 +459,41 @@ mod tests {
         );
         served.unwrap();
         assert_eq!(asked.unwrap().get_ref().1.peer_certificates().unwrap(), [version_1]);
+    }
+
+    /// Shakes hands as a client with `between` certificates between its own and an authority.
+    async fn handshake(server: &Arc<ServerConfig>, between: usize) -> Result<(), io::Error> {
+        let own = rcgen::generate_simple_self_signed(vec!["client".to_owned()]).unwrap();
+        let chain = vec![own.cert.der().clone(); 1 + between];
+        let key = PrivateKeyDer::try_from(own.signing_key.serialize_der()).unwrap();
+        let provider = ring::default_provider();
+        let any = AnyServer(provider.signature_verification_algorithms);
+        let client = rustls::ClientConfig::builder_with_provider(Arc::new(provider))
+            .with_safe_default_protocol_versions()
+            .unwrap()
+            .dangerous()
+            .with_custom_certificate_verifier(Arc::new(any))
+            .with_client_auth_cert(chain, key)
+            .unwrap();
+        let (near, far) = tokio::io::duplex(64 << 10);
+        let (served, _) = tokio::join!(
+            TlsAcceptor::from(Arc::clone(server)).accept(far),
+            TlsConnector::from(Arc::new(client)).connect("edge-1".try_into().unwrap(), near),
+        );
+        served.map(drop)
+    }
+
+    #[tokio::test]
+    async fn a_client_with_a_long_chain_of_certificates_is_sent_away() {
+        let dir = tempfile::tempdir().unwrap();
+        let authority = rcgen::generate_simple_self_signed(vec!["authority".to_owned()]).unwrap();
+        let client_ca = dir.path().join("ca.crt");
+        fs::write(&client_ca, authority.cert.pem()).unwrap();
+        let settings = TlsSettings { client_ca: Some(client_ca), ..settings(dir.path()) };
+        let server = load(&settings).unwrap().server;
+        handshake(&server, 6).await.unwrap();
+        let refused = handshake(&server, 7).await.unwrap_err().to_string();
+        assert!(refused.contains("the chain of certificates is too long"), "{refused}");
     }
 
     #[tokio::test]
