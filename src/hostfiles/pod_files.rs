@@ -50,7 +50,9 @@ impl HostFiles {
             return Ok(path);
         }
         let mut options = fs::OpenOptions::new();
-        options.read(true).write(true).create(true).mode(0o644).custom_flags(O_NOFOLLOW);
+        options.read(true).write(true).create(true).mode(0o644);
+        // It does not wait for a container that holds a lease on the file.
+        options.custom_flags(O_NOFOLLOW | O_NONBLOCK);
         let written = options.open(&path).and_then(|file| overwrite(&file, text.as_bytes()));
         written.map_err(|source| io_error("write", &path, source))?;
         Ok(path)

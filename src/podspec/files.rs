@@ -35,6 +35,13 @@ pub struct VolumeFile {
 /// Files by their path below the volume, with `/` between the parts.
 pub type VolumeFiles = BTreeMap<Box<str>, VolumeFile>;
 
+/// The path of a file without empty parts and `.`, which the API server accepts: `./a//b` is `a/b`.
+#[must_use]
+pub fn clean_path(path: &str) -> String {
+    let parts: Vec<&str> = path.split('/').filter(|part| !matches!(*part, "" | ".")).collect();
+    parts.join("/")
+}
+
 /// The directories in the path of a file, from the first one on.
 pub fn parent_paths(path: &str) -> impl Iterator<Item = &str> {
     path.match_indices('/').map(|(end, _)| &path[..end])
@@ -333,18 +340,19 @@ struct Making<'a> {
 impl Making<'_> {
     /// A later file of a path takes the place of an earlier one.
     fn add(&mut self, path: &str, content: &[u8], mode: Option<i32>) {
+        self.add_owned(path, content, mode, None);
+    }
+
+    fn add_owned(&mut self, path: &str, content: &[u8], mode: Option<i32>, owner: Option<u32>) {
         let mode = u32::try_from(mode.unwrap_or(self.default_mode)).unwrap_or_default();
-        let file = VolumeFile { content: content.to_vec(), mode, owner: None };
-        self.files.insert(path.into(), file);
+        let file = VolumeFile { content: content.to_vec(), mode, owner };
+        self.files.insert(clean_path(path).into(), file);
     }
 
     fn token(&mut self, source: &k8s::ServiceAccountTokenProjection) -> Result<(), FilesError> {
         let token = token(self.pod, source, self.cx.objects)?;
         let access = token_access(self.pod);
-        self.add(&source.path, token.as_bytes(), access.mode);
-        if let Some(file) = self.files.get_mut(source.path.as_str()) {
-            file.owner = access.owner;
-        }
+        self.add_owned(&source.path, token.as_bytes(), access.mode, access.owner);
         Ok(())
     }
 

@@ -55,7 +55,7 @@ pub use ephemeral::{
 };
 pub use expand::{expand, expanded_len};
 pub use files::{
-    FilesError, VolumeFile, VolumeFiles, check_volume_objects, is_made_from_objects,
+    FilesError, VolumeFile, VolumeFiles, check_volume_objects, clean_path, is_made_from_objects,
     is_made_of_files, is_mounted, metadata_hash, parent_paths, reads_metadata, shows_metadata,
     volume_files,
 };

@@ -1,10 +1,12 @@
 //! The service account tokens that a pod mounts, and the access to their files.
 
 use super::{
+    all_containers,
     files::{is_mounted, projections},
     uid_of,
 };
 use crate::model::{TokenKey, k8s};
+use std::borrow::Cow;
 
 /// The lifetime of a token when the pod asks for none, in seconds.
 const DEFAULT_EXPIRATION_SECONDS: i64 = 3600;
@@ -64,15 +66,15 @@ pub(super) fn token_access(pod: &k8s::Pod) -> TokenAccess {
     TokenAccess { owner, mode }
 }
 
-/// The user as which all init containers and regular containers run. As in the kubelet, ephemeral
-/// containers are not considered. `None` when a container runs as the user of its image.
+/// The user as which all containers run, ephemeral ones too. `None` when a container runs as the user
+/// of its image.
 fn common_user(pod: &k8s::Pod) -> Option<u32> {
     let spec = pod.spec.as_ref()?;
     let of_pod = spec.security_context.as_ref().and_then(|context| context.run_as_user);
-    let user = |container: &k8s::Container| {
+    let user = |container: Cow<'_, k8s::Container>| {
         container.security_context.as_ref().and_then(|context| context.run_as_user).or(of_pod)
     };
-    let mut users = spec.init_containers.iter().flatten().chain(&spec.containers).map(user);
+    let mut users = all_containers(spec).map(user);
     let first = users.next()??;
     users.all(|user| user == Some(first)).then(|| u32::try_from(first).ok())?
 }

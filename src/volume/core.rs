@@ -4,9 +4,12 @@
 use super::{Propagation, RecursiveReadOnly, VolumeError};
 use crate::{
     model::{PersistentSource, Quantity, k8s},
-    podspec::{BoundVolume, ClaimedVolumes, is_on_huge_pages, nfs_export},
+    podspec::{BoundVolume, ClaimedVolumes, all_containers, is_on_huge_pages, nfs_export},
 };
-use std::path::{Component, Path};
+use std::{
+    collections::BTreeSet,
+    path::{Component, Path, PathBuf},
+};
 
 /// Longest file name and longest path, in bytes.
 const MAX_NAME: usize = 255;
@@ -228,6 +231,40 @@ pub(super) fn check_file_path(path: &str) -> Result<(), VolumeError> {
     } else {
         Err(VolumeError::FilePath { path: path.to_owned() })
     }
+}
+
+/// Where containers mount other volumes inside a volume, as paths below it.
+pub(super) fn mount_points_in(spec: &k8s::PodSpec, volume: &str) -> BTreeSet<PathBuf> {
+    let mut points = BTreeSet::new();
+    for container in all_containers(spec) {
+        let mounts = || container.volume_mounts.iter().flatten();
+        let is_whole = |mount: &&k8s::VolumeMount| {
+            mount.sub_path.as_deref().unwrap_or_default().is_empty()
+                && mount.sub_path_expr.as_deref().unwrap_or_default().is_empty()
+        };
+        for outer in mounts().filter(|mount| mount.name == volume).filter(is_whole) {
+            let outer = below_root(&outer.mount_path);
+            let inner = mounts().map(|mount| below_root(&mount.mount_path));
+            let inside = inner.filter_map(|path| Some(path.strip_prefix(&outer).ok()?.to_owned()));
+            // The names that begin with two dots are those of the files' own directories.
+            let is_own = |path: &PathBuf| path.to_string_lossy().starts_with("..");
+            points.extend(inside.filter(|path| path.iter().next().is_some() && !is_own(path)));
+        }
+    }
+    points
+}
+
+/// A path in a container, without the root and without `.` and `..`.
+fn below_root(path: &str) -> PathBuf {
+    let mut below = PathBuf::new();
+    for part in Path::new(path).components() {
+        match part {
+            Component::Normal(part) => below.push(part),
+            Component::ParentDir => drop(below.pop()),
+            Component::RootDir | Component::CurDir | Component::Prefix(_) => {}
+        }
+    }
+    below
 }
 
 /// The path in the container, made absolute.

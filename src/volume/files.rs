@@ -9,11 +9,15 @@
 //!
 //! A change is written to a new directory, and one rename of `..data` makes it visible. A write
 //! that was cut off anywhere is finished or removed by the next one.
+//!
+//! Directories on which containers mount other volumes are made beside the links, because the
+//! runtime can't make them: it mounts the volume read-only.
 
 use super::{VolumeError, core::check_file_path, io_error, teardown::children};
 use crate::{
     beneath::{self, Slice},
     clock,
+    files::read_regular,
     model::CollectOrdered as _,
     podspec::{VolumeFile, VolumeFiles, parent_paths},
 };
@@ -36,7 +40,7 @@ const GROUP_DIRECTORY: u32 = 0o2550;
 const GROUP_FILE: u32 = 0o440;
 
 /// Makes `directory` hold exactly `files`. Returns false when it did before. `group` gets access to
-/// all of them.
+/// all of them. `mount_points` are directories below the volume on which others are mounted.
 ///
 /// # Errors
 /// When a path is not acceptable or a step fails; what readers see is then what it was before.
@@ -44,9 +48,10 @@ pub(super) fn write(
     directory: &Path,
     files: &VolumeFiles,
     group: Option<u32>,
+    mount_points: &BTreeSet<PathBuf>,
 ) -> Result<bool, VolumeError> {
     check_paths(files)?;
-    let volume = Volume { directory, files, group };
+    let volume = Volume { directory, files, group, mount_points };
     let current = volume.current();
     let changed = !current.as_ref().is_some_and(|current| volume.is_in(current));
     let kept = match current {
@@ -55,6 +60,7 @@ pub(super) fn write(
     };
     volume.link_names()?;
     volume.remove_others(&kept)?;
+    volume.make_mount_points()?;
     Ok(changed)
 }
 
@@ -62,6 +68,7 @@ struct Volume<'a> {
     directory: &'a Path,
     files: &'a VolumeFiles,
     group: Option<u32>,
+    mount_points: &'a BTreeSet<PathBuf>,
 }
 
 impl Volume<'_> {
@@ -110,7 +117,8 @@ impl Volume<'_> {
         usize::try_from(metadata.len()).is_ok_and(|len| len == file.content.len())
             && metadata.permissions().mode() & 0o7777 == self.file_mode(file)
             && file.owner.is_none_or(|owner| metadata.uid() == owner)
-            && fs::read(path).is_ok_and(|content| content == file.content)
+            // It does not wait for a container that holds a lease on the file.
+            && read_regular(path, metadata.len()).is_ok_and(|content| content == file.content)
     }
 
     fn directory_mode(&self) -> u32 {
@@ -201,7 +209,8 @@ impl Volume<'_> {
         for name in self.names() {
             let link = self.directory.join(name);
             let target = Path::new(DATA).join(name);
-            if fs::read_link(&link).is_ok_and(|found| found == target) {
+            if fs::read_link(&link).is_ok_and(|found| found == target) || self.is_mount_point(&link)
+            {
                 continue;
             }
             remove(self.directory, OsStr::new(name))?;
@@ -224,6 +233,31 @@ impl Volume<'_> {
         Ok(())
     }
 
+    /// Makes the directories on which other volumes are mounted, beside the links. One that would be
+    /// reached through a link is not made: the next change of the files would take it away.
+    fn make_mount_points(&self) -> Result<(), VolumeError> {
+        for point in self.mount_points {
+            let mut path = self.directory.to_owned();
+            for part in point {
+                path.push(part);
+                match path.symlink_metadata() {
+                    Ok(found) if found.is_dir() => {}
+                    Ok(_) => break,
+                    Err(_) => self.make_directory(&path)?,
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Whether this is a directory in which another volume is mounted. A container that runs would
+    /// lose that volume with the directory.
+    fn is_mount_point(&self, path: &Path) -> bool {
+        let first = |point: &PathBuf| point.iter().next() == path.file_name();
+        self.mount_points.iter().any(first)
+            && path.symlink_metadata().is_ok_and(|found| found.is_dir())
+    }
+
     /// Removes names that are no longer wanted, and the files that readers saw before.
     fn remove_others(&self, kept: &Path) -> Result<(), VolumeError> {
         let names = self.names();
@@ -231,6 +265,7 @@ impl Volume<'_> {
             let Some(name) = path.file_name() else { continue };
             let wanted = path == *kept
                 || name == DATA
+                || self.is_mount_point(&path)
                 || name.to_str().is_some_and(|name| names.contains(name));
             if !wanted {
                 remove(self.directory, name)?;

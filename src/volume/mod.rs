@@ -433,7 +433,10 @@ impl Volumes {
                 };
                 let place = place(plugin);
                 match inputs.files.unwrap_or_else(|| Ok(VolumeFiles::new())) {
-                    Ok(files) => place.setup_files(medium, &files, fs_group),
+                    Ok(files) => {
+                        let mount_points = core::mount_points_in(inputs.spec, &volume.name);
+                        place.setup_files(medium, &files, fs_group, &mount_points)
+                    }
                     Err(_) if place.is_set_up(medium)? => Ok(()),
                     Err(error) => Err(error.into()),
                 }

@@ -18,6 +18,7 @@ use nix::{
     unistd::{Gid, chown},
 };
 use std::{
+    collections::BTreeSet,
     ffi::OsString,
     fs, io,
     path::{Path, PathBuf},
@@ -39,6 +40,14 @@ pub(super) enum Medium {
 }
 
 impl Medium {
+    /// The mode of its root directory: as with the kubelet, the root of a tmpfs keeps its own.
+    fn mode(self) -> u32 {
+        match self {
+            Self::Disk | Self::HugePages { .. } => 0o777,
+            Self::Memory { .. } => 0o1777,
+        }
+    }
+
     /// The type of the file system that is mounted.
     fn fs_type(self) -> Option<&'static str> {
         match self {
@@ -82,7 +91,7 @@ impl Place {
         if let Some(group) = fs_group.and_then(|group| u32::try_from(group).ok()) {
             chown(&directory, None, Some(Gid::from_raw(group)))
                 .map_err(|errno| io_error("change the group of", &directory, errno.into()))?;
-            set_mode(&directory, core::with_group_access(0o777))?;
+            set_mode(&directory, core::with_group_access(medium.mode()))?;
         }
         self.mark_ready(medium)
     }
@@ -94,12 +103,13 @@ impl Place {
         medium: Medium,
         files: &VolumeFiles,
         fs_group: Option<i64>,
+        mount_points: &BTreeSet<PathBuf>,
     ) -> Result<(), VolumeError> {
         if !self.is_set_up(medium)? {
             self.make(medium)?;
         }
         let group = fs_group.and_then(|group| u32::try_from(group).ok());
-        files::write(&self.directory(), files, group)?;
+        files::write(&self.directory(), files, group, mount_points)?;
         // No edit moves it. An empty marker needs no room on a full disk.
         self.mark_ready(Medium::Disk)
     }
@@ -118,7 +128,7 @@ impl Place {
                 }
             }
         }
-        set_mode(&directory, 0o777)
+        set_mode(&directory, medium.mode())
     }
 
     /// Whether an emptyDir was set up before and is still there. A container may have mounted

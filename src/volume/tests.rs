@@ -12,6 +12,7 @@ use serde_json::{Value, json};
 use std::{
     fs,
     os::unix::fs::{MetadataExt as _, PermissionsExt as _, symlink},
+    path::PathBuf,
     time::Duration,
 };
 use tempfile::TempDir;
@@ -153,6 +154,29 @@ fn kinds_of_volumes() {
 }
 
 #[test]
+fn mounts_inside_a_volume_have_places_there() {
+    let mounts = |list: &[(&str, &str)]| {
+        let mounts = list.iter().map(|(name, path)| json!({"name": name, "mountPath": path}));
+        mounts.collect::<Vec<_>>()
+    };
+    let with_sub_path = json!({"name": "conf", "mountPath": "/sub", "subPath": "a"});
+    let spec = serde_json::from_value(json!({
+        "initContainers": [{"name": "i", "volumeMounts": mounts(&[
+            ("conf", "/conf"), ("a", "/conf/./deep//er/"), ("b", "/configuration"),
+        ])}],
+        "containers": [
+            {"name": "m", "volumeMounts": mounts(&[
+                ("conf", "/etc/app"), ("a", "/etc/app/certs"), ("b", "/etc/app/x/../y"),
+                ("c", "/etc/app/../other"), ("d", "/etc/app/..data/e"), ("e", "/etc"),
+            ])},
+            {"name": "s", "volumeMounts": [with_sub_path, {"name": "a", "mountPath": "/sub/b"}]},
+        ],
+    }));
+    let points = mount_points_in(&spec.unwrap(), "conf");
+    assert_eq!(points, ["certs", "deep/er", "y"].map(PathBuf::from).into());
+}
+
+#[test]
 fn small_rules() {
     assert_eq!(tmpfs_size([Some(100), None, Some(30)]), Some(30));
     assert_eq!(tmpfs_size([None, Some(0), None]), None);
@@ -251,7 +275,7 @@ fn a_memory_volume_is_a_tmpfs_of_the_smallest_size() {
     assert_eq!(mounted.len(), 1);
     assert_eq!(mounted[0].fs_type, "tmpfs");
     assert!(mounted[0].super_options.contains("size=512k"), "{}", mounted[0].super_options);
-    assert_eq!(mode(&directory), 0o777);
+    assert_eq!(mode(&directory), 0o1777);
     fs::write(directory.join("file"), "x").unwrap();
     root.volumes.setup(&pod, &uid(), Some(512 << 10), Prepared::default()).unwrap();
     assert!(directory.join("file").exists());

@@ -203,6 +203,7 @@ macro_rules! real_scenarios {
             fields::security_context,
             objects::a_secret_broken_meanwhile_leaves_volumes_as_they_are,
             objects::projected_volumes_hold_what_all_their_sources_say,
+            objects::a_volume_is_mounted_inside_a_volume_of_files,
             examples::edge_pods_run,
             fields::images_with_users_and_non_root_checks,
             looks::a_container_finds_what_its_manifest_says,

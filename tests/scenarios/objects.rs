@@ -102,6 +102,42 @@ pub fn objects_written_beside_a_pod_are_there_at_its_start(kind: Kind) {
     world.finish();
 }
 
+/// The runtime can't make the directory: the outer volume is read-only.
+pub fn a_volume_is_mounted_inside_a_volume_of_files(kind: Kind) {
+    let world = World::start(kind);
+    world.write("map.yaml", &config_map("web", &json!({ "greeting": "hello" })));
+    world.write("secret.yaml", &secret("db", &json!({ "password": PASSWORD })));
+    let pod = Pod::running("web")
+        .set(
+            "volumes",
+            json!([
+                { "name": "conf", "configMap": { "name": "web" } },
+                { "name": "db", "secret": { "secretName": "db" } },
+                { "name": "cache", "emptyDir": {} },
+            ]),
+        )
+        .set(
+            "containers/0/volumeMounts",
+            json!([
+                { "name": "cache", "mountPath": "/etc/web/secrets/db/cache" },
+                { "name": "conf", "mountPath": "/etc/web" },
+                { "name": "db", "mountPath": "/etc/web/secrets/db" },
+            ]),
+        );
+    world.drop_pod(&pod);
+    world.wait_running("web");
+    let main = Process::of(&world, "web", "main");
+    assert_eq!(main.read("/etc/web/greeting"), "hello");
+    assert_eq!(main.read("/etc/web/secrets/db/password"), PASSWORD);
+    fs::write(main.path("/etc/web/secrets/db/cache/file"), "x").unwrap();
+    // An edit reaches the files, and leaves the other volumes where they are.
+    world.write("map.yaml", &config_map("web", &json!({ "greeting": "again" })));
+    let read = || main.read("/etc/web/greeting");
+    world.wait_until("the edit is there", read, |greeting| greeting == "again");
+    assert_eq!(main.read("/etc/web/secrets/db/cache/file"), "x");
+    world.finish();
+}
+
 pub fn a_pod_waits_for_objects_and_starts_when_they_come(kind: Kind) {
     let world = World::start(kind);
     world.drop_pod(&reader());

@@ -6,7 +6,10 @@ use super::{
     env::{field_ref, resource_ref},
     given, names,
 };
-use crate::{model::k8s, podspec::parent_paths};
+use crate::{
+    model::k8s,
+    podspec::{clean_path, parent_paths},
+};
 use std::{collections::BTreeSet, ops::Bound};
 
 /// Fields of the pod that a file may hold. Its addresses are not known when it is written.
@@ -86,14 +89,14 @@ fn projected(
 
 /// The paths of the files of one volume.
 #[derive(Default)]
-struct Paths<'a> {
-    taken: BTreeSet<&'a str>,
+struct Paths {
+    taken: BTreeSet<String>,
     /// Two sources must not write the same path. Of two items, the later one counts.
     once: bool,
 }
 
-impl<'a> Paths<'a> {
-    fn claim_keys(&mut self, report: &mut Report, path: &str, items: Option<&'a [k8s::KeyToPath]>) {
+impl Paths {
+    fn claim_keys(&mut self, report: &mut Report, path: &str, items: Option<&[k8s::KeyToPath]>) {
         self.claim(report, path, items.unwrap_or_default().iter().map(|item| &*item.path));
     }
 
@@ -101,33 +104,39 @@ impl<'a> Paths<'a> {
         &mut self,
         report: &mut Report,
         path: &str,
-        items: Option<&'a [k8s::DownwardAPIVolumeFile]>,
+        items: Option<&[k8s::DownwardAPIVolumeFile]>,
     ) {
         self.claim(report, path, items.unwrap_or_default().iter().map(|item| &*item.path));
     }
 
-    fn claim(&mut self, report: &mut Report, path: &str, files: impl Iterator<Item = &'a str>) {
-        for (index, file) in files.enumerate().filter(|(_, file)| !file.is_empty()) {
+    fn claim<'a>(&mut self, report: &mut Report, path: &str, files: impl Iterator<Item = &'a str>) {
+        for (index, written) in files.enumerate() {
+            let file = clean_path(written);
+            if file.is_empty() {
+                continue;
+            }
             let path = format!("{path}.items[{index}].path");
-            if let Some(other) = self.in_the_way(file) {
+            if let Some(other) = self.in_the_way(&file) {
                 let detail = format!(
                     "conflicts with the path {other:?} in this volume: one of them would be a file and a directory"
                 );
-                report.invalid(&path, file, &detail);
-            } else if !self.taken.insert(file) && self.once {
-                report.invalid(&path, file, "conflicting duplicate paths");
+                report.invalid(&path, written, &detail);
+            } else if self.once && self.taken.contains(&file) {
+                report.invalid(&path, written, "conflicting duplicate paths");
+            } else {
+                self.taken.insert(file);
             }
         }
     }
 
     /// A path that is a directory for this file, or the other way round.
-    fn in_the_way(&self, file: &str) -> Option<&'a str> {
+    fn in_the_way(&self, file: &str) -> Option<&str> {
         let below = format!("{file}/");
         let from = (Bound::Included(&*below), Bound::Unbounded);
         let next = self.taken.range::<str, _>(from).next();
         let next = next.filter(|next| next.starts_with(&below));
         let above = || parent_paths(file).find_map(|parent| self.taken.get(parent));
-        next.or_else(above).copied()
+        next.or_else(above).map(String::as_str)
     }
 }
 

@@ -1,5 +1,7 @@
 //! The syntax of names. Each rule says what a good value looks like.
 
+use crate::podspec::clean_path;
+
 /// A DNS label: names of namespaces, containers, volumes, hosts.
 pub(super) fn dns_label(text: &str) -> Result<(), String> {
     max_len(text, 63)?;
@@ -109,10 +111,11 @@ pub(in crate::manifest) fn config_key(text: &str) -> Result<(), String> {
 pub(super) fn volume_path(text: &str) -> Result<(), String> {
     inner_path(text)?;
     max_len(text, 4096)?;
-    if text.starts_with("..") {
+    let clean = clean_path(text);
+    if clean.starts_with("..") {
         return Err("must not start with '..'".to_owned());
     }
-    if text.split('/').any(|part| part.is_empty() || part == "." || part.len() > 255) {
+    if clean.is_empty() || clean.split('/').any(|part| part.len() > 255) {
         return Err("must consist of file names of at most 255 bytes, separated by '/'".to_owned());
     }
     Ok(())

@@ -41,6 +41,10 @@ fn volumes_hold_what_objects_and_the_pod_say() {
             json!({"name": "v", "configMap": {"name": "web", "items": [item("b.conf", "d/b"), {"key": "a", "path": "a", "mode": 0o400}]}}),
             Ok(vec!["a 400 1", "d/b 644 x=$(a)"]),
         ),
+        (
+            json!({"name": "v", "configMap": {"name": "web", "items": [item("b.conf", "./d//b/")]}}),
+            Ok(vec!["d/b 644 x=$(a)"]),
+        ),
         (json!({"name": "v", "secret": {"secretName": "db"}}), Ok(vec!["password 644 secret"])),
         (json!({"name": "v", "secret": {"secretName": "no"}}), Err("secret \"no\" not found")),
         (json!({"name": "v", "secret": {"secretName": "no", "optional": true}}), Ok(vec![])),
@@ -189,6 +193,7 @@ fn a_token_is_private_when_all_containers_have_one_user() {
         (json!({"containers": [user(7), user(8)]}), "t 644 None jwt"),
         (json!({"containers": [user(7), plain]}), "t 644 None jwt"),
         (json!({"containers": [user(7)], "initContainers": [user(8)]}), "t 644 None jwt"),
+        (json!({"containers": [user(7)], "ephemeralContainers": [plain]}), "t 644 None jwt"),
         (
             json!({"containers": [plain, user(7)], "securityContext": {"runAsUser": 7}}),
             "t 600 Some(7) jwt",

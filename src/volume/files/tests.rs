@@ -3,6 +3,10 @@
 use super::*;
 use crate::skips::{root, skip_without};
 
+fn write(directory: &Path, files: &VolumeFiles, group: Option<u32>) -> Result<bool, VolumeError> {
+    super::write(directory, files, group, &BTreeSet::new())
+}
+
 fn files(list: &[(&str, &str, u32)]) -> VolumeFiles {
     let file = |content: &str, mode| VolumeFile {
         content: content.as_bytes().to_vec(),
@@ -38,6 +42,38 @@ fn tree(directory: &Path) -> Vec<String> {
 
 fn data(directory: &Path) -> PathBuf {
     fs::read_link(directory.join(DATA)).unwrap()
+}
+
+#[test]
+fn other_volumes_can_be_mounted_inside() {
+    let volume = tempfile::tempdir().unwrap();
+    let points = BTreeSet::from(["certs/ca", "sub/more", "a.conf"].map(PathBuf::from));
+    let write = |list: &[(&str, &str, u32)]| {
+        super::write(volume.path(), &files(list), None, &points).unwrap()
+    };
+    // Where a file has the name, the other volume is mounted on that, if at all.
+    assert!(write(&[("a.conf", "one", 0o644), ("sub/b", "two", 0o644)]));
+    let expected = [
+        "..TIME/ 755",
+        "  a.conf 644 one",
+        "  sub/ 755",
+        "    b 644 two",
+        "..data -> ..TIME",
+        "a.conf -> ..data/a.conf",
+        "certs/ 755",
+        "  ca/ 755",
+        "sub -> ..data/sub",
+    ];
+    assert_eq!(tree(volume.path()), expected);
+    assert!(!write(&[("a.conf", "one", 0o644), ("sub/b", "two", 0o644)]));
+    assert_eq!(tree(volume.path()), expected);
+    // Containers that run keep what is mounted there, whatever becomes of the files.
+    let inode = || fs::metadata(volume.path().join("certs/ca")).unwrap().ino();
+    let mounted = inode();
+    assert!(write(&[("a.conf", "new", 0o644), ("certs/ca", "late", 0o644)]));
+    assert_eq!(inode(), mounted);
+    // A name that no file has any more is free.
+    assert!(volume.path().join("sub/more").is_dir());
 }
 
 #[test]
@@ -82,7 +118,12 @@ fn files_from_before_2000_stay_until_others_are_complete() {
     assert!(!write(volume.path(), &files(&[("a", "old", 0o644)]), None).unwrap());
     assert_eq!(data(volume.path()), Path::new(early));
     let new = files(&[("a", "new", 0o644)]);
-    let new = Volume { directory: volume.path(), files: &new, group: None };
+    let new = Volume {
+        directory: volume.path(),
+        files: &new,
+        group: None,
+        mount_points: &BTreeSet::new(),
+    };
     new.remove_unfinished().unwrap();
     assert_eq!(fs::read_to_string(volume.path().join("a")).unwrap(), "old");
 }
