@@ -274,7 +274,7 @@ impl PodMemory {
             let tracked = wished == Some(&container.uid)
                 || known.iter().any(|known| known.uid == container.uid);
             if tracked {
-                self.look_at(container, now);
+                self.look_at(container, observed.inspect_error.is_none(), now);
             }
         }
         // Only an inspection tells addresses.
@@ -296,13 +296,14 @@ impl PodMemory {
         }
     }
 
-    fn look_at(&mut self, container: &ObservedContainer, now: Now) {
+    /// `inspected`: otherwise the end may be made up, because no listing tells one.
+    fn look_at(&mut self, container: &ObservedContainer, inspected: bool, now: Now) {
         let memory = self.container(&container.uid, &container.name);
         let next = container.restart_count.saturating_add(1);
         let newest = memory.next_count.is_none_or(|known| next >= known);
         memory.next_count = memory.next_count.max(Some(next));
         match &container.state {
-            ContainerState::Exited { finished_at, .. } if newest => {
+            ContainerState::Exited { finished_at, .. } if newest && inspected => {
                 memory.ends.note(container.id.as_str(), Moment::of_wall(*finished_at, now));
             }
             // Its start seemed to have failed.

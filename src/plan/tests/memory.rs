@@ -1,8 +1,8 @@
 //! What is remembered, and for how long.
 
-use super::world::{World, container};
+use super::world::{World, container, long_ago};
 use crate::{
-    model::{Event, EventKind, EventTarget, Now, ObservedPod, PodKey, PodUid},
+    model::{ContainerState, Event, EventKind, EventTarget, Now, ObservedPod, PodKey, PodUid},
     plan::{Failure, Outcome, PodMemory, PodPlan, Step, backoff::Moment},
 };
 use serde_json::json;
@@ -112,6 +112,31 @@ fn a_state_that_is_back_after_a_start_is_announced() {
     assert_eq!(announced(Some(Outcome::SandboxCreated(sandbox))), [None]);
     let path = Some("spec.containers{web}".to_owned());
     assert_eq!(announced(Some(Outcome::ContainerStarted(web))), [path]);
+}
+
+#[test]
+fn the_end_of_a_container_that_was_not_inspected_is_not_noted() {
+    let mut world = World::of(&json!({"containers": [container("web")]}));
+    world.run();
+    world.kill("web", 1);
+    let mut observed = world.truth.clone();
+    let id = observed.containers[0].id.clone();
+    let ended = observed.containers[0].state.clone();
+    let ContainerState::Exited { finished_at, .. } = &mut observed.containers[0].state else {
+        panic!("{ended:?}")
+    };
+    // What a listing tells: it is as old as the container.
+    *finished_at = long_ago();
+    observed.inspect_error = Some("ContainerStatus hangs".to_owned());
+    let mut memory = PodMemory::default();
+    let mut look = |observed: &ObservedPod| {
+        memory.look(Some(&uid()), &[], observed, at(2000));
+        memory.of(&uid()).container("web").ends.finished(id.as_str(), at(9000))
+    };
+    assert_eq!(look(&observed), Moment::just(at(9000)), "no end is known");
+    observed.inspect_error = None;
+    observed.containers[0].state = ended;
+    assert_ne!(look(&observed), Moment::just(at(9000)));
 }
 
 #[test]

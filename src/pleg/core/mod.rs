@@ -16,7 +16,8 @@ mod objects;
 pub(super) use objects::{Found, Inspection, KnownObject, Listing, Object, Scope, Subject};
 
 use crate::model::{
-    CollectOrdered as _, HungPod, ObservedContainer, ObservedPod, PodKey, SandboxState,
+    CollectOrdered as _, ContainerState, HungPod, ObservedContainer, ObservedPod, PodKey,
+    SandboxState,
 };
 use objects::{
     by_pod, drop_object, is_same, is_unchanged, put, put_back, same_sandbox, same_state, sort,
@@ -407,19 +408,45 @@ impl RuntimeSnapshot {
         for object in &job.waiting {
             put_back(&mut pod, &record.observed, object);
         }
-        if let Some(next) = &mut record.next {
-            // It says that it is as new as this listing, so it has nothing that is not in it.
-            let listed = &next.pod;
-            pod.sandboxes.retain(|s| listed.sandboxes.iter().any(|other| other.id == s.id));
-            pod.containers.retain(|c| listed.containers.iter().any(|other| other.id == c.id));
-            pod.listed_at = next.pod.listed_at;
-            next.asked = false;
-        }
         pod.inspect_error = Some(hanging(job));
         sort(&mut pod);
-        let pod = Arc::new(pod);
-        record.observed = pod.clone();
-        self.ready.insert(key.clone(), pod);
+        let Some(next) = &mut record.next else {
+            record.observed = Arc::new(pod);
+            self.ready.insert(key.clone(), Arc::clone(&record.observed));
+            return;
+        };
+        next.asked = false;
+        // It says that it is as new as this listing, so it has nothing that is not in it.
+        let listed = &next.pod;
+        pod.sandboxes.retain(|s| listed.sandboxes.iter().any(|other| other.id == s.id));
+        pod.containers.retain(|c| listed.containers.iter().any(|other| other.id == c.id));
+        pod.listed_at = listed.listed_at;
+        let mut shown = pod.clone();
+        add_new(&mut shown, listed);
+        sort(&mut shown);
+        // Without what is yet to be inspected.
+        record.observed = Arc::new(pod);
+        self.ready.insert(key.clone(), Arc::new(shown));
+    }
+}
+
+/// Adds what has come or started since. A listing does not tell how a container has ended.
+fn add_new(pod: &mut ObservedPod, listed: &ObservedPod) {
+    for sandbox in &listed.sandboxes {
+        if pod.sandboxes.iter().all(|known| known.id != sandbox.id) {
+            pod.sandboxes.push(sandbox.clone());
+        }
+    }
+    for container in &listed.containers {
+        let known = pod.containers.iter_mut().find(|known| known.id == container.id);
+        match (known, &container.state) {
+            (_, ContainerState::Exited { .. }) => {}
+            (Some(known), state) if known.state == ContainerState::Created => {
+                known.state = state.clone();
+            }
+            (Some(_), _) => {}
+            (None, _) => pod.containers.push(container.clone()),
+        }
     }
 }
 

@@ -267,6 +267,55 @@ fn what_is_removed_while_its_inspection_hangs_is_gone() {
 }
 
 #[test]
+fn what_is_made_while_an_inspection_hangs_is_there() {
+    let mut picture = seen(&[("a", running())]);
+    let pods = [("a", exited(0))];
+    let (hangs, subject) =
+        picture.apply(listing(2, &pods), &Scope::All, &BTreeSet::new()).remove(0);
+    picture.overdue(&hangs, &subject.object());
+    picture.take_news().unwrap();
+    let mut newer = listing(3, &pods);
+    newer.sandboxes.push((key("a"), sandbox("a-s2", SandboxState::Ready)));
+    newer.containers.push((key("a"), ObservedContainer::example("a-c2", running())));
+    // No listing tells how it has ended.
+    newer.containers.push((key("a"), ObservedContainer::example("a-c3", exited(0))));
+    picture.apply(newer, &Scope::Asked, &asked("a"));
+    let news = picture.take_news().unwrap();
+    let pod = &news.pods[0].1;
+    assert_eq!((pod.containers.len(), pod.sandboxes.len(), pod.listed_at), (2, 2, SECOND * 3));
+    assert!(pod.inspect_error.is_some());
+    let first = pod.containers.iter().find(|one| one.id.as_str() == "a-c").unwrap();
+    assert!(first.state.is_running(), "as last seen");
+    // They are inspected when that is possible.
+    let next = picture.inspected(&hangs, &subject.object(), complete(subject));
+    let objects: Vec<String> = next.iter().map(|(_, subject)| subject.object().call()).collect();
+    assert_eq!(objects.len(), 3, "{objects:?}");
+    answer_all(&mut picture, next);
+    let news = picture.take_news().unwrap();
+    let pod = &news.pods[0].1;
+    assert!(pod.inspect_error.is_none() && pod.containers.len() == 3, "{pod:?}");
+    assert!(pod.containers.iter().all(|one| &*one.log_path == "/log"), "{pod:?}");
+}
+
+#[test]
+fn what_starts_while_another_inspection_hangs_runs() {
+    let mut first = listing(1, &[("a", running())]);
+    first.containers.push((key("a"), ObservedContainer::example("a-c2", ContainerState::Created)));
+    let mut picture = RuntimeSnapshot::default();
+    let mut inspections = picture.apply(first.clone(), &Scope::All, &BTreeSet::new());
+    let (hangs, subject) = inspections.remove(0);
+    picture.overdue(&hangs, &subject.object());
+    answer_all(&mut picture, inspections);
+    picture.take_news();
+    first.began = SECOND * 2;
+    first.containers[1].1.state = running();
+    picture.apply(first, &Scope::Asked, &asked("a"));
+    let news = picture.take_news().unwrap();
+    let pod = &news.pods[0].1;
+    assert!(pod.containers.iter().all(|one| one.state.is_running()), "{:?}", pod.containers);
+}
+
+#[test]
 fn a_failed_inspection_is_made_again() {
     let mut picture = seen(&[("a", running())]);
     let pods = [("a", exited(0))];
