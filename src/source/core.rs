@@ -452,10 +452,10 @@ impl State {
     }
 
     fn wake_at(&self, listing: &Listing, now: Now) -> Option<Duration> {
-        let removal = self.kept.values().filter_map(|kept| kept.presence.missing_since()).min();
-        let removal = removal.map(|since| since + AGREEMENT).filter(|at| *at > now.boot);
+        let missing = self.kept.values().filter_map(|kept| kept.presence.missing_since());
+        let removals = missing.map(|since| since + AGREEMENT).filter(|at| *at > now.boot);
         let settling = listing.files.iter().any(|file| file.look == EntryLook::Settling);
-        removal.into_iter().chain(settling.then(|| now.boot + SETTLING)).min()
+        removals.chain(settling.then(|| now.boot + SETTLING)).min()
     }
 }
 

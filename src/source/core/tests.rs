@@ -149,6 +149,16 @@ fn scenarios() {
             ],
         ),
         (
+            "each removal has its look, beside a pod that stays missing",
+            &[
+                (0, "1 | a: web@1 | c: x@1 y@1", "a/web@1 c/x@1 c/y@1"),
+                (10, "1 | b: !web | c: x@1 y@1", "a/web@1? c/x@1 c/y@1 wake 210"),
+                (210, "1 | b: !web | c: x@1 y@1", "a/web@1? c/x@1 c/y@1"),
+                (1000, "1 | b: !web | c: x@1", "a/web@1? c/x@1 c/y@1? wake 1200"),
+                (1200, "1 | b: !web | c: x@1", "a/web@1? c/x@1"),
+            ],
+        ),
+        (
             "files that are no manifests don't disturb",
             &[
                 (0, "1 | a: web@1", "a/web@1"),
