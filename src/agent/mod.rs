@@ -47,10 +47,17 @@ pub async fn run(config: Config) -> anyhow::Result<()> {
     process::apply(&config.process);
     let shutdown = CancellationToken::new();
     let (reloads, reload) = watch::channel(0);
-    let signals = signals::Signals::install(reloads).context("cannot handle signals")?;
+    let mut signals = signals::Signals::install(reloads).context("cannot handle signals")?;
     let mut tasks: JoinSet<Ended> = JoinSet::new();
     let version = env!("CARGO_PKG_VERSION");
-    let built = build::spawn_all(&config, reload, &mut tasks, &shutdown).await?;
+    // State files are read on a thread of their own, and their disk may not answer.
+    let built = tokio::select! {
+        built = build::spawn_all(&config, reload, &mut tasks, &shutdown) => built?,
+        signal = signals.stop() => {
+            tracing::info!(signal, "stopping before the start was over");
+            return Ok(());
+        }
+    };
     let node = built.node_name;
     tracing::info!(version, node, pid = std::process::id(), "nodelet is running");
     let machine = ShutdownWatch { stage: built.shutdown_stage, config: &config };

@@ -127,12 +127,14 @@ pub(super) fn pull_failed(image: &str, error: &str) -> ImageFailure {
 /// The runtime has one gRPC code for all of it, so its words (Go's network errors, the same in
 /// every runtime) are all there is.
 pub(super) fn is_unreachable(error: &str) -> bool {
-    const OVERWHELMED: [&str; 11] = [
+    const OVERWHELMED: [&str; 12] = [
         "RegistryUnavailable",
         "connection reset by peer",
         "server misbehaving",
         "Client.Timeout exceeded",
         "context deadline exceeded",
+        // The runtime has given up a pull that made no progress.
+        "context canceled",
         "429 Too Many Requests",
         "toomanyrequests",
         "500 Internal Server Error",

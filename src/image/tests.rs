@@ -70,6 +70,7 @@ fn an_answer_of_the_registry_is_no_unreachable_registry() {
         "Head \"https://r/v2/a\": dial tcp 10.0.0.1:443: i/o timeout",
         "Head \"https://r/v2/a\": net/http: TLS handshake timeout",
         "Head \"https://r/v2/a\": EOF",
+        "failed to pull and unpack image \"r/a:1\": failed to do request: context canceled",
         "unexpected status from HEAD request to https://r/v2/a: 503 Service Unavailable",
         "RegistryUnavailable: down",
     ] {

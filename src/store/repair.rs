@@ -60,7 +60,8 @@ impl Store {
         let path = state_dir.clone();
         let failed = |source| StoreError::Io { operation: "write to", path, source };
         identity::write_node_name(state_dir, node_name).map_err(failed)?;
-        if !missing.is_empty() {
+        // A directory that comes back has what was written before it went.
+        if root_lost || !missing.is_empty() {
             self.note_marked();
             self.ask_to_save_again();
         }

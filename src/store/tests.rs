@@ -364,6 +364,14 @@ async fn deleted_directories_are_made_and_locked_again() {
         assert_eq!(fs::read_to_string(root.join("nodelet/node-name")).unwrap(), "n1");
     }
     assert_eq!(*losses.borrow(), 3);
+    // One that comes back whole has what was written before it went.
+    let away = dir.path().join("away");
+    fs::rename(&root, &away).unwrap();
+    assert!(life.store.repair("n1").unwrap().root_lost);
+    fs::remove_dir_all(&root).unwrap();
+    fs::rename(&away, &root).unwrap();
+    assert!(life.store.repair("n1").unwrap().root_lost);
+    assert_eq!(*losses.borrow(), 5);
     let other_run = Store::lock_and_open(&root, &dir.path().join("run2"), None).unwrap_err();
     assert!(matches!(other_run, StoreError::Locked { .. }), "{other_run}");
     life.end().await;
