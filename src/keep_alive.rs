@@ -8,7 +8,7 @@ use std::{io, os::fd::AsFd};
 /// accepts inherit them.
 ///
 /// # Errors
-/// When the socket is none of TCP.
+/// When the socket is not one of TCP.
 pub(crate) fn keep_alive(socket: &impl AsFd) -> io::Result<()> {
     const SECONDS: u32 = 15;
     const TRIES: u32 = 9;

@@ -87,7 +87,7 @@ pub(super) fn settings(r: &mut Reader<'_>, notices: &mut Vec<Mistake>) -> Server
     let allowed_ttl = ttl("authorization.webhook.cacheAuthorizedTTL", default.allowed_ttl);
     let denied_ttl = ttl("authorization.webhook.cacheUnauthorizedTTL", default.denied_ttl);
     let stream_idle = ttl("streamingConnectionIdleTimeout", default.stream_idle);
-    // Zero is only had from a flag.
+    // Only a flag can say zero. It means no limit.
     let stream_idle = if stream_idle.is_zero() { Duration::MAX } else { stream_idle };
     ServerConfig {
         enabled: r.bool("enableServer").unwrap_or(default.enabled),

@@ -100,16 +100,6 @@ impl Walker {
         }
     }
 
-    fn unknown(&mut self, entry: &Entry, path: &str, meant: Option<(&str, String)>) {
-        let message = match &meant {
-            Some((name, _)) => format!("unknown field, did you mean {name:?}?"),
-            None => "unknown field".to_owned(),
-        };
-        let problem = Problem { position: entry.key_position, path: path.to_owned(), message };
-        let meant = meant.map(|(_, path)| path);
-        self.findings.push(Finding { problem, kind: FindingKind::Unknown, meant });
-    }
-
     fn object(&mut self, node: &Node, fields: &'static [Field], outer: &str) {
         let Value::Map(entries) = &node.value else {
             self.wrong(node, outer, "must be an object");
@@ -120,7 +110,14 @@ impl Walker {
                 Some(field) => walker.field(entry, field, path),
                 None => {
                     let meant = nearest(&entry.key, fields.iter().map(|f| f.name));
-                    walker.unknown(entry, path, meant.map(|name| (name, join(outer, name))));
+                    let message = match meant {
+                        Some(name) => format!("unknown field, did you mean {name:?}?"),
+                        None => "unknown field".to_owned(),
+                    };
+                    let (position, path) = (entry.key_position, path.to_owned());
+                    let problem = Problem { position, path, message };
+                    let meant = meant.map(|name| join(outer, name));
+                    walker.findings.push(Finding { problem, kind: FindingKind::Unknown, meant });
                 }
             }
         });

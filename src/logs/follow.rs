@@ -92,10 +92,10 @@ pub fn watch_directory(container: &Path) -> io::Result<Inotify> {
     Ok(inotify)
 }
 
-/// What a watch sees. Inside a runtime.
+/// The changes that a watch sees. It must be called inside a runtime of tokio.
 ///
 /// # Errors
-/// When the runtime can't wait for it.
+/// When tokio can't wait for the watch.
 pub fn hints(watch: Inotify) -> io::Result<Hints> {
     watch.into_event_stream(vec![0; 4096])
 }

@@ -441,7 +441,7 @@ impl PodMemory {
     #[must_use]
     pub fn was_killed_to_restart(&self, instance: &ObservedContainer) -> bool {
         let memory = self.of(&instance.uid).container(&instance.name);
-        [&memory.forced, &memory.failed_probe].contains(&&Some(instance.id.clone()))
+        [&memory.forced, &memory.failed_probe].iter().any(|id| id.as_ref() == Some(&instance.id))
     }
 
     /// Notes which container with a postStart hook is being started; `None`: the start is over.

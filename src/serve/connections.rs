@@ -333,7 +333,7 @@ async fn answer_http1(
             .serve_connection(TokioIo::new(stream), service)
             .with_upgrades()
     );
-    let mut deadline = requests.moved() + policy.lifetime;
+    let mut deadline = requests.moved.at() + policy.lifetime;
     loop {
         // Cancel-safe: the connection stays pinned outside.
         match timeout_at(deadline, &mut served).await {
@@ -341,7 +341,7 @@ async fn answer_http1(
             Ok(Err(err)) => return tracing::debug!(%err, "a connection ended with an error"),
             Err(_) => {}
         }
-        let of_last = requests.moved() + policy.lifetime;
+        let of_last = requests.moved.at() + policy.lifetime;
         deadline = if policy.kept.is_some() && of_last > deadline {
             of_last
         } else if goes_on(lock(&pace).as_ref(), policy.lifetime) {
@@ -422,7 +422,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn accepted_connections_send_small_frames_at_once_and_notice_dead_clients() {
+    async fn accepted_connections_have_nodelay_and_keepalive() {
         let listener = listen(([127, 0, 0, 1], 0).into()).unwrap();
         let connecting = TcpStream::connect(listener.local_addr().unwrap());
         let (accepted, _client) = tokio::join!(listener.accept(), connecting);

@@ -17,6 +17,7 @@ mod follow;
 mod health;
 mod http2;
 mod kubelet;
+mod last_moved;
 mod requests;
 mod routes;
 mod socket;

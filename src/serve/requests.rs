@@ -1,19 +1,17 @@
 //! What the requests of one connection share, and how much the connection keeps its place for them.
 
+use super::last_moved::LastMoved;
 use axum::body::{Body, Bytes, HttpBody};
 use hyper::body::{Frame, SizeHint};
 use std::{
     pin::Pin,
     sync::{
-        Arc, Mutex, MutexGuard, PoisonError,
+        Arc,
         atomic::{AtomicBool, AtomicUsize, Ordering},
     },
     task::{Context, Poll},
 };
-use tokio::{
-    sync::{Notify, Semaphore},
-    time::Instant,
-};
+use tokio::sync::{Notify, Semaphore};
 
 /// The most requests that a connection has at a time over HTTP/2.
 pub(super) const STREAMS: u32 = 8;
@@ -42,8 +40,8 @@ pub(super) struct ConnectionRequests {
     leaves: AtomicBool,
     /// Wakes the task of the connection when `leaves` was set.
     pub(super) leave_requested: Notify,
-    /// When a request last arrived or was answered.
-    moved: Mutex<Instant>,
+    /// When a request last arrived or was answered; before that, when the connection was accepted.
+    pub(super) moved: LastMoved,
 }
 
 impl Default for ConnectionRequests {
@@ -54,7 +52,7 @@ impl Default for ConnectionRequests {
             turns: Semaphore::new(1),
             leaves: AtomicBool::new(false),
             leave_requested: Notify::new(),
-            moved: Mutex::new(Instant::now()),
+            moved: LastMoved::default(),
         }
     }
 }
@@ -79,7 +77,7 @@ impl ConnectionRequests {
             return None;
         }
         self.placed.fetch_add(1, Ordering::Relaxed);
-        *self.lock_moved() = Instant::now();
+        self.moved.mark();
         Some(HeldPlace(Arc::clone(self)))
     }
 
@@ -92,16 +90,6 @@ impl ConnectionRequests {
 
     pub(super) fn is_known(&self) -> bool {
         self.is_known.load(Ordering::Relaxed)
-    }
-
-    /// When a request last arrived or was answered; before that, when the connection was accepted.
-    pub(super) fn moved(&self) -> Instant {
-        *self.lock_moved()
-    }
-
-    fn lock_moved(&self) -> MutexGuard<'_, Instant> {
-        // One value, which is replaced as a whole.
-        self.moved.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     pub(super) fn leave(&self) {
@@ -120,7 +108,7 @@ pub(super) struct HeldPlace(Arc<ConnectionRequests>);
 impl Drop for HeldPlace {
     fn drop(&mut self) {
         self.0.placed.fetch_sub(1, Ordering::Relaxed);
-        *self.0.lock_moved() = Instant::now();
+        self.0.moved.mark();
     }
 }
 

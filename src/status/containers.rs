@@ -220,7 +220,8 @@ impl View<'_> {
         let outdated = runs_in_each_sandbox
             && self.input.terminal.is_none()
             && newest.is_some_and(|c| self.sandbox.is_some_and(|id| id != c.sandbox_id.as_str()));
-        // The API server refuses the way back from an end that its restart policy lets stand.
+        // Once told as terminated, it could not be told as running again where the restart policy lets
+        // its end stand: the API server refuses that.
         let replaced = kind != ContainerKind::Ephemeral
             && self.input.terminal.is_none()
             && newest.is_some_and(|c| self.input.memory.was_killed_to_restart(c));

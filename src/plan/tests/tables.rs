@@ -322,7 +322,7 @@ fn an_oom_killed_init_container_has_failed_even_with_code_0() {
 }
 
 #[test]
-fn an_init_container_of_unknown_state_runs_again_unless_that_is_never_done() {
+fn an_init_container_in_unknown_state_follows_its_restart_policy() {
     for (policy, expected) in [("Never", "Init:Error 0/1 0"), ("OnFailure", "Running 1/1 0")] {
         let spec = json!({"restartPolicy": policy, "initContainers": [container("setup")],
                           "containers": [container("web")]});

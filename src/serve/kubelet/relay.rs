@@ -7,7 +7,7 @@
 //! credentials stay here.
 
 use super::{counted::InFlight, user};
-use crate::serve::health::plain;
+use crate::serve::{health::plain, last_moved::LastMoved};
 use axum::{
     body::Body,
     extract::Request,
@@ -25,7 +25,7 @@ use std::{
     future::ready,
     io,
     pin::{Pin, pin},
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    sync::Arc,
     time::Duration,
 };
 use tokio::{
@@ -33,7 +33,7 @@ use tokio::{
     net::TcpStream,
     sync::{OwnedSemaphorePermit, Semaphore, mpsc},
     task::JoinSet,
-    time::{Instant, sleep, timeout},
+    time::{sleep, timeout},
 };
 use tokio_util::sync::CancellationToken;
 
@@ -255,8 +255,7 @@ async fn carry(
     runtime: impl AsyncRead + AsyncWrite,
     (idle, last_bytes): (Duration, Duration),
 ) -> io::Result<()> {
-    // When bytes were last sent.
-    let moved = Mutex::new(Instant::now());
+    let moved = LastMoved::default();
     let ((from_client, to_client), (from_runtime, to_runtime)) = (split(client), split(runtime));
     let there = async {
         match copy(from_client, to_runtime, &moved).await {
@@ -270,7 +269,7 @@ async fn carry(
     };
     let silent = async {
         loop {
-            let since = last(&moved).elapsed();
+            let since = moved.at().elapsed();
             let Some(left) = idle.checked_sub(since) else { return Ok(()) };
             // At least a tick of the timer.
             sleep(left.max(Duration::from_millis(1))).await;
@@ -288,7 +287,7 @@ async fn carry(
 async fn copy(
     mut from: impl AsyncRead + Unpin,
     mut to: impl AsyncWrite + Unpin,
-    moved: &Mutex<Instant>,
+    moved: &LastMoved,
 ) -> Result<(), Broken> {
     let mut buffer = vec![0; BUFFER];
     loop {
@@ -296,15 +295,10 @@ async fn copy(
         if length == 0 {
             return to.shutdown().await.map_err(Broken::Writing);
         }
-        *last(moved) = Instant::now();
+        moved.mark();
         to.write_all(&buffer[..length]).await.map_err(Broken::Writing)?;
         to.flush().await.map_err(Broken::Writing)?;
     }
-}
-
-fn last(moved: &Mutex<Instant>) -> MutexGuard<'_, Instant> {
-    // One value, which is replaced as a whole.
-    moved.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// Which side of a copy has failed.

@@ -378,6 +378,7 @@ mod tests {
     use super::*;
     use crate::{certificate::as_version_1, verifier::AnyServer};
     use base64::{Engine as _, engine::general_purpose::STANDARD};
+    use rustls::{ClientConfig, ConfigBuilder, client::WantsClientCert};
     use tokio_rustls::{TlsAcceptor, TlsConnector};
 
     fn settings(directory: &Path) -> TlsSettings {
@@ -432,6 +433,17 @@ mod tests {
         assert!(keys.current().trouble.is_none());
     }
 
+    /// A client that takes any server.
+    fn any_client() -> ConfigBuilder<ClientConfig, WantsClientCert> {
+        let provider = ring::default_provider();
+        let any = AnyServer(provider.signature_verification_algorithms);
+        ClientConfig::builder_with_provider(Arc::new(provider))
+            .with_safe_default_protocol_versions()
+            .unwrap()
+            .dangerous()
+            .with_custom_certificate_verifier(Arc::new(any))
+    }
+
     #[tokio::test]
     async fn a_certificate_of_version_1_is_served() {
         let dir = tempfile::tempdir().unwrap();
@@ -444,14 +456,7 @@ mod tests {
         fs::write(&key, of.signing_key.serialize_pem()).unwrap();
         let given = TlsSettings { certificate: Some((certificate, key)), ..settings(dir.path()) };
         let server = load(&given).unwrap().server;
-        let provider = ring::default_provider();
-        let any = AnyServer(provider.signature_verification_algorithms);
-        let client = rustls::ClientConfig::builder_with_provider(Arc::new(provider))
-            .with_safe_default_protocol_versions()
-            .unwrap()
-            .dangerous()
-            .with_custom_certificate_verifier(Arc::new(any))
-            .with_no_client_auth();
+        let client = any_client().with_no_client_auth();
         let (near, far) = tokio::io::duplex(64 << 10);
         let (served, asked) = tokio::join!(
             TlsAcceptor::from(server).accept(far),
@@ -466,15 +471,7 @@ mod tests {
         let own = rcgen::generate_simple_self_signed(vec!["client".to_owned()]).unwrap();
         let chain = vec![own.cert.der().clone(); 1 + between];
         let key = PrivateKeyDer::try_from(own.signing_key.serialize_der()).unwrap();
-        let provider = ring::default_provider();
-        let any = AnyServer(provider.signature_verification_algorithms);
-        let client = rustls::ClientConfig::builder_with_provider(Arc::new(provider))
-            .with_safe_default_protocol_versions()
-            .unwrap()
-            .dangerous()
-            .with_custom_certificate_verifier(Arc::new(any))
-            .with_client_auth_cert(chain, key)
-            .unwrap();
+        let client = any_client().with_client_auth_cert(chain, key).unwrap();
         let (near, far) = tokio::io::duplex(64 << 10);
         let (served, _) = tokio::join!(
             TlsAcceptor::from(Arc::clone(server)).accept(far),
