@@ -1,7 +1,7 @@
 //! What a source remembers, from and to the state files.
 
 use crate::{
-    model::{NodeObjects, PodKey, SavedAnswers, SourceKind},
+    model::{NodeObjects, Origin, PodKey, SavedAnswers, SourceKind},
     source::{SavedState, SourceHandle, core::Saved},
     store::{Loaded, LoadedSource, PodRecord, Store, parse_saved},
 };
@@ -14,17 +14,21 @@ pub(super) fn remembered(loaded: &mut Loaded, kind: SourceKind) -> SavedState {
     match loaded.sources.remove(&kind).unwrap_or_default() {
         // Pods were admitted from it, so it had manifests: that they were never saved (a crash, a
         // full disk) must not make an unmounted directory look like an empty one.
-        LoadedSource::None if admitted_from(&loaded.pods, kind) => SavedState::Lost,
+        LoadedSource::None if admitted(&loaded.pods, kind).next().is_some() => SavedState::Lost,
         LoadedSource::None => SavedState::None,
         LoadedSource::Lost => SavedState::Lost,
         LoadedSource::Saved(state) => SavedState::Saved(state),
     }
 }
 
-/// Whether a record says that its pod was written in a source of this kind.
-fn admitted_from(pods: &BTreeMap<PodKey, Vec<PodRecord>>, kind: SourceKind) -> bool {
-    let origins = pods.values().flatten().filter_map(|record| record.origin.as_ref());
-    origins.into_iter().any(|origin| origin.source == kind)
+/// The pods whose records say that they were written in a source of this kind, and where.
+pub(super) fn admitted(
+    pods: &BTreeMap<PodKey, Vec<PodRecord>>,
+    kind: SourceKind,
+) -> impl Iterator<Item = (&PodKey, &Origin)> {
+    let records = pods.values().flatten();
+    let written = records.filter_map(|record| Some((&record.key, record.origin.as_ref()?)));
+    written.filter(move |(_, origin)| origin.source == kind)
 }
 
 /// Saves a source's last good manifests whenever they change, and when their file may be lost.
@@ -108,7 +112,6 @@ mod tests {
     use crate::{
         desired::Knowledge,
         manifest::Settings,
-        model::Origin,
         source::{Accepts, CredentialsDirectory, DirectorySource, SourceOptions},
     };
     use std::{fs, path::Path, time::Duration};
@@ -129,6 +132,7 @@ mod tests {
             settings: Settings::default(),
             check_every: Duration::from_millis(20),
             saved,
+            admitted: Vec::new(),
         };
         let (source, mut handle) = DirectorySource::new(dir, options);
         // The source runs until it is dropped.

@@ -2,7 +2,7 @@
 
 use super::{
     build::{Tasks, named, spawn},
-    remembered::{remembered, save},
+    remembered::{admitted, remembered, save},
 };
 use crate::{
     config::Config,
@@ -59,6 +59,9 @@ pub(super) fn spawn_sources(
             runtime_classes: config.pods.runtime_classes.clone(),
         },
         check_every,
+        admitted: admitted(&loaded.pods, kind)
+            .map(|(key, origin)| (key.clone(), origin.clone()))
+            .collect(),
         saved: remembered(loaded, kind),
     };
     let mut handles = Vec::new();
@@ -83,6 +86,7 @@ pub(super) fn spawn_sources(
     let config = config.source.config_path.as_ref().map(|path| {
         let mut options = options(SourceKind::File, config.source.file_check);
         (options.accepts, options.saved) = (Accepts::Objects, SavedState::None);
+        options.admitted = Vec::new();
         let (source, handle) = DirectorySource::new(path, options);
         spawn(tasks, "configPath", source.run(shutdown.clone()));
         handle

@@ -89,6 +89,7 @@ impl Report {
                 settings: Settings::default(),
                 check_every: Duration::ZERO,
                 saved: SavedState::None,
+                admitted: Vec::new(),
             },
             config_dir,
             plugin_dir: args.image_credential_provider_bin_dir.clone(),

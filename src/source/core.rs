@@ -19,7 +19,8 @@
 //! is missing and may be removed, is unconfirmed until a look has settled the matter: it keeps what
 //! runs, see [`SourceSnapshot::unconfirmed`]. Invariant: while a last good revision is refused
 //! (another version or configuration has read it again), the source does not know everything, so
-//! that nothing is removed: its pod can't be wanted, and may run.
+//! that nothing is removed: its pod can't be wanted, and may run. Invariant: the same holds for a pod
+//! that an earlier run of the agent admitted and whose manifest is not in what was saved.
 
 mod budget;
 mod claims;
@@ -40,7 +41,7 @@ use crate::{
 };
 use claims::{Claims, Decision};
 use objects::Objects;
-use saved::Refused;
+use saved::Unusable;
 use serde::{Deserialize, Serialize};
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -171,11 +172,12 @@ pub struct State {
 #[derive(Clone, Debug)]
 pub(super) struct AcceptedPod {
     file: Box<str>,
+    /// As written, in JSON; empty when it was never saved.
     manifest: Arc<str>,
     /// [`ParsedFile::digest_of_sole`] of its file.
     digest: Option<Arc<str>>,
     /// Or why its last good revision can't be wanted.
-    pod: Result<Arc<DesiredPod>, Refused>,
+    pod: Result<Arc<DesiredPod>, Unusable>,
     warnings: Vec<Problem>,
     presence: Presence,
 }
@@ -225,7 +227,7 @@ impl AcceptedPod {
     fn origin(&self) -> &Origin {
         match &self.pod {
             Ok(pod) => &pod.origin,
-            Err(refused) => &refused.origin,
+            Err(unusable) => &unusable.origin,
         }
     }
 }
@@ -292,7 +294,7 @@ impl State {
             unconfirmed: self.unconfirmed(),
             ends: BTreeMap::new(),
             view: Arc::new(SourceView {
-                error: self.refusals(),
+                error: self.unusable(),
                 unread: true,
                 ..SourceView::empty(self.kind, &*self.location)
             }),

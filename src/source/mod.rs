@@ -29,7 +29,7 @@ pub use url::UrlSource;
 use crate::{
     desired::SourceSnapshot,
     manifest::Settings,
-    model::{NodeObjects, PodKey},
+    model::{NodeObjects, Origin, PodKey},
 };
 use output::Command;
 use std::{path::PathBuf, sync::Arc, time::Duration};
@@ -73,6 +73,8 @@ pub struct SourceOptions {
     pub check_every: Duration,
     /// What [`SourceHandle::saved`] had last in an earlier life, from the store.
     pub saved: SavedState,
+    /// The pods of this source that have a record in the store: it may be newer than what was saved.
+    pub admitted: Vec<(PodKey, Origin)>,
 }
 
 /// What is left of an earlier life.

@@ -73,6 +73,7 @@ impl Output {
             }
             None => {}
         }
+        state.restore_admitted(options.admitted);
         let first = state.before_first_look();
         if let Some(error) = &first.view.error {
             tracing::error!(%location, "{error}");

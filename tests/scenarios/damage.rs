@@ -144,6 +144,42 @@ pub fn damaged_state_files_are_named_and_restart_nothing(kind: Kind) {
     world.finish();
 }
 
+/// The other manifest is there: not everything is lost.
+pub fn a_pod_stays_whose_manifest_is_broken_and_not_saved(kind: Kind) {
+    let world = World::start(kind);
+    let web = Pod::running("web");
+    let pods = ["web", "rich"];
+    world.drop_pod(&web);
+    world.drop_pod(&Pod::running("rich"));
+    for pod in pods {
+        world.wait_running(pod);
+    }
+    let ids = pods.map(|pod| world.running_ids(pod));
+    let lose_and_break = || {
+        world.agent.kill();
+        fs::write(state(&world, "sources.json"), "").unwrap();
+        world.write("web.yaml", "{");
+        world.agent.start();
+    };
+    let says_lost = |status: &Status| {
+        let errors = status.node.sources.iter().filter_map(|source| source.error.as_ref());
+        errors.into_iter().any(|error| error.contains("default/web-node1"))
+    };
+    lose_and_break();
+    world.wait("the loss is told", |status| status.runs("rich") && says_lost(status));
+    let running = || pods.map(|pod| world.running_ids(pod));
+    stays("nothing is removed", Duration::from_secs(2), running, |now| *now == ids);
+    world.drop_pod(&web);
+    world.wait("its manifest is back", |status| status.runs("web") && !says_lost(status));
+    assert_eq!(running(), ids);
+    lose_and_break();
+    world.wait("the loss is told again", says_lost);
+    world.remove("web.yaml");
+    world.wait_gone("web");
+    assert_eq!(world.running_ids("rich"), ids[1]);
+    world.finish();
+}
+
 pub fn a_lost_owner_id_restarts_nothing(kind: Kind) {
     let world = settled_world(kind);
     let ids = ["web", "rich"].map(|pod| world.running_ids(pod));

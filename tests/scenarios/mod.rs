@@ -181,6 +181,7 @@ macro_rules! shared_scenarios {
             pressure::admission_goes_by_priority_and_critical_pods_preempt,
             pressure::signals_are_shown,
             damage::damaged_state_files_are_named_and_restart_nothing,
+            damage::a_pod_stays_whose_manifest_is_broken_and_not_saved,
             damage::a_lost_owner_id_restarts_nothing,
             damage::node_conditions_are_saved_again_after_a_loss,
             writes::killed_around_every_state_file_write,

@@ -2,7 +2,7 @@
 
 use super::{
     AcceptedPod, Document, EntryLook, Identity, Listed, Listing, State, objects::Objects,
-    saved::Refused,
+    saved::Unusable,
 };
 use crate::model::{FileReport, FileVerdict, Order as _, PodKey, Position, Problem};
 use std::collections::BTreeMap;
@@ -18,27 +18,26 @@ impl State {
     /// What is wrong with the source itself, and with what it remembers.
     pub(super) fn trouble(&self) -> Option<String> {
         let place = self.error.clone().or_else(|| self.lost.then(|| LOST.to_owned()));
-        let all: Vec<String> = place.into_iter().chain(self.refusals()).collect();
+        let all: Vec<String> = place.into_iter().chain(self.unusable()).collect();
         (!all.is_empty()).then(|| all.join("; "))
     }
 
-    /// What people are told about refused revisions.
-    pub(super) fn refusals(&self) -> Option<String> {
+    /// What people are told about revisions that can't be wanted.
+    pub(super) fn unusable(&self) -> Option<String> {
         let mut text = String::new();
-        let refused = self.kept.iter().filter(|(_, kept)| kept.pod.is_err());
-        let others = refused.clone().count().saturating_sub(MAX_REFUSALS);
-        for (key, kept) in refused.take(MAX_REFUSALS) {
-            if let Err(Refused { reason, .. }) = &kept.pod {
+        let unusable = self.kept.iter().filter(|(_, kept)| kept.pod.is_err());
+        let others = unusable.clone().count().saturating_sub(MAX_UNUSABLE);
+        for (key, kept) in unusable.take(MAX_UNUSABLE) {
+            if let Err(Unusable { reason, .. }) = &kept.pod {
                 let reason: String = reason.chars().take(MAX_REASON).collect();
                 let (location, document) = (&kept.origin().location, kept.origin().document + 1);
-                let what = "is refused by this version or configuration of the agent";
                 text += &format!(
-                    "the last good revision of {key} ({location}, document {document}) {what}: {reason}; "
+                    "the last good revision of {key} ({location}, document {document}) {reason}; "
                 );
             }
         }
         if others > 0 {
-            text += &format!("so are {others} more; ");
+            text += &format!("{others} more can't be used either; ");
         }
         (!text.is_empty()).then(|| {
             text + "no pod is removed until the manifest is corrected or taken away, or the pod is forgotten"
@@ -59,8 +58,8 @@ impl State {
 
 /// Most problems and warnings of one source that are shown and logged, over all its files.
 const MAX_SHOWN: usize = 200;
-/// Most refused revisions that the source's error names.
-const MAX_REFUSALS: usize = 10;
+/// Most revisions that can't be wanted that the source's error names.
+const MAX_UNUSABLE: usize = 10;
 /// How much of a reason is repeated there, in characters.
 const MAX_REASON: usize = 1000;
 
@@ -149,11 +148,11 @@ fn file_verdicts(
                 Ok(_) => {
                     FileVerdict::Accepted { key: key.clone(), warnings: kept.warnings.clone() }
                 }
-                Err(refused) => FileVerdict::Rejected {
+                Err(unusable) => FileVerdict::Rejected {
                     key: Some(key.clone()),
                     object: None,
                     position: Position { line: kept.origin().line, column: 0 },
-                    problems: vec![problem(refused.reason.clone())],
+                    problems: vec![problem(format!("its last good revision {}", unusable.reason))],
                     last_good: true,
                 },
             })

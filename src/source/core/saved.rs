@@ -54,9 +54,9 @@ pub struct SavedRefusal {
 /// The pod of a document that was accepted in an earlier life, with warnings.
 type Decoded = Result<(DesiredPod, Vec<Problem>), SavedRefusal>;
 
-/// What is kept in place of the pod of a refused document.
+/// What is kept in place of a pod whose last good revision is refused, or was never saved.
 #[derive(Clone, Debug)]
-pub(super) struct Refused {
+pub(super) struct Unusable {
     pub(super) origin: Origin,
     /// When it was first seen, as the annotation has it.
     seen: Option<Box<str>>,
@@ -67,11 +67,11 @@ impl State {
     #[must_use]
     pub fn saved(&self) -> Saved {
         let mut files: BTreeMap<Box<str>, Vec<SavedDocument>> = BTreeMap::new();
-        for kept in self.kept.values() {
+        for kept in self.kept.values().filter(|kept| !kept.manifest.is_empty()) {
             let origin = kept.origin();
             let seen = match &kept.pod {
                 Ok(pod) => seen(pod).map(Into::into),
-                Err(refused) => refused.seen.clone(),
+                Err(unusable) => unusable.seen.clone(),
             };
             files.entry(kept.file.clone()).or_default().push(SavedDocument {
                 location: origin.location.clone(),
@@ -126,6 +126,27 @@ impl State {
         }
     }
 
+    /// Takes in the pods of which an earlier life has left a record. One whose manifest was not
+    /// saved (a crash, a full disk, a damaged file) keeps what runs until a look has settled the
+    /// matter.
+    pub fn restore_admitted(&mut self, admitted: Vec<(PodKey, Origin)>) {
+        for (key, origin) in admitted {
+            let file: Box<str> = match self.kind {
+                SourceKind::File => origin.location.rsplit('/').next().unwrap_or_default().into(),
+                // The body of a URL has no name.
+                SourceKind::Http | SourceKind::Api => "".into(),
+            };
+            self.kept.entry(key).or_insert_with(|| AcceptedPod {
+                file,
+                manifest: Arc::default(),
+                digest: None,
+                pod: Err(Unusable { origin, seen: None, reason: UNSAVED.to_owned() }),
+                warnings: Vec::new(),
+                presence: Presence::Saved,
+            });
+        }
+    }
+
     fn remember(&mut self, file: &str, origin: Origin, document: SavedDocument, decoded: Decoded) {
         let mut digest = document.digest;
         let (key, pod) = match decoded {
@@ -141,7 +162,8 @@ impl State {
                 (Some(pod.key.clone()), Ok(Arc::new(pod)))
             }
             Err(SavedRefusal { key, reason }) => {
-                (key, Err(Refused { origin, seen: document.seen, reason }))
+                let reason = format!("{REFUSED}: {reason}");
+                (key, Err(Unusable { origin, seen: document.seen, reason }))
             }
         };
         let Some(key) = key else {
@@ -160,6 +182,9 @@ impl State {
         self.kept.insert(key, kept);
     }
 }
+
+const REFUSED: &str = "is refused by this version or configuration of the agent";
+const UNSAVED: &str = "was not saved, or is lost";
 
 /// Where the document of a file begins that [`ParsedFile::digest_of_sole`] is there for.
 const COLUMN_OF_SOLE: usize = 1;

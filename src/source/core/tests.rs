@@ -9,8 +9,8 @@ use std::fmt::Write as _;
 /// written, `0` is empty, `[]` is an empty list, `d` is a directory, `-` is no manifest. `none`
 /// instead of the directory: it can't be listed.
 ///
-/// Wanted: `FILE/web@1`, with `?` after a last good revision; `FILE/no` is a refused one; then
-/// `wake N` in ms.
+/// Wanted: `FILE/web@1`, with `?` after a last good revision; `FILE/no` is a refused one and
+/// `FILE/lost` one that was not saved; then `wake N` in ms.
 type Scene = (u64, &'static str, &'static str);
 
 fn origin(file: &str, document: usize) -> Origin {
@@ -107,7 +107,10 @@ fn wanted(state: &State, wake_at: Option<Duration>) -> String {
         assert_eq!(*kept.origin().location, *format!("/m/{file}"));
         match &kept.pod {
             Ok(pod) => write!(text, "{file}/{}@{}{mark} ", pod.key.name, pod.revision).unwrap(),
-            Err(refused) => write!(text, "{file}/{} ", refused.reason).unwrap(),
+            Err(unusable) => {
+                let (_, reason) = unusable.reason.rsplit_once([' ', ':']).unwrap();
+                write!(text, "{file}/{reason} ").unwrap();
+            }
         }
     }
     if let Some(at) = wake_at {
@@ -568,6 +571,73 @@ fn nothing_is_removed_while_a_last_good_revision_is_refused() {
             let error = step.snapshot.view.error.clone().unwrap_or_default();
             let told = ["/m/o", "default/old", ": no;"].iter().all(|part| error.contains(part));
             assert_eq!(told, *knowledge == Checkpoint, "{what}: at {at}: {error}");
+        }
+    }
+}
+
+/// A pod was admitted, and what was saved is lost or older: a full disk, a crash.
+#[test]
+fn an_admitted_pod_whose_manifest_was_not_saved_stays() {
+    use Knowledge::{Checkpoint, Complete};
+    type Look = (u64, &'static str, &'static str, Knowledge);
+    let table: &[(&str, bool, &[Look])] = &[
+        (
+            "its manifest is there",
+            true,
+            &[(0, "1 | a: web@1 | o: old@1", "o/old@1 a/web@1", Complete)],
+        ),
+        (
+            "its manifest is broken, then corrected",
+            true,
+            &[
+                (0, "1 | a: web@1 | o: {", "o/lost a/web@1", Checkpoint),
+                (900, "1 | a: web@1 | o: !", "o/lost a/web@1", Checkpoint),
+                (1800, "1 | a: web@1 | o: 0", "o/lost a/web@1", Checkpoint),
+                (2700, "1 | a: web@1 | o: old@2", "o/old@2 a/web@1", Complete),
+            ],
+        ),
+        (
+            "its manifest was moved, and is broken",
+            true,
+            &[
+                (0, "1 | a: web@1 | b: !old", "o/lost a/web@1 wake 200", Checkpoint),
+                (200, "1 | a: web@1 | b: !old", "o/lost a/web@1", Checkpoint),
+            ],
+        ),
+        (
+            "its manifest was taken away",
+            true,
+            &[
+                (0, "1 | a: web@1", "o/lost a/web@1 wake 200", Checkpoint),
+                (200, "1 | a: web@1", "a/web@1", Complete),
+            ],
+        ),
+        (
+            "the directory is away, and is mounted later",
+            false,
+            &[
+                (0, "none", "o/lost a/web@1?", Checkpoint),
+                (900, "2", "o/lost a/web@1?", Checkpoint),
+                (1800, "1 | a: web@1 | o: old@1", "o/old@1 a/web@1", Complete),
+            ],
+        ),
+    ];
+    for (what, lost, looks) in table {
+        let mut first = state();
+        first.step(&listing("1 | a: web@1"), now(0));
+        let mut state =
+            if *lost { State::new(SourceKind::File, "/m", true) } else { restarted(&first) };
+        let admitted = [("old", "o"), ("web", "a")];
+        let admitted = admitted.map(|(name, file)| (PodKey::new("default", name), origin(file, 0)));
+        state.restore_admitted(admitted.into());
+        for (at, seen, expected, knowledge) in *looks {
+            let step = state.step(&listing(seen), now(*at));
+            assert_eq!(wanted(&state, step.wake_at), *expected, "{what}: at {at}: {seen}");
+            assert_eq!(step.snapshot.knowledge, *knowledge, "{what}: at {at}");
+            let error = step.snapshot.view.error.clone().unwrap_or_default();
+            let told = error.contains("default/old (/m/o, document 1) was not saved, or is lost; ");
+            assert_eq!(told, *knowledge == Checkpoint, "{what}: at {at}: {error}");
+            assert!(serde_json::to_string(&state.saved()).is_ok());
         }
     }
 }

@@ -31,6 +31,7 @@ fn options(saved: SavedState) -> SourceOptions {
         // Long: what the tests wait for comes from hints.
         check_every: Duration::from_secs(600),
         saved,
+        admitted: Vec::new(),
     }
 }
 

@@ -80,6 +80,7 @@ fn options(saved: SavedState) -> SourceOptions {
         settings: Settings::default(),
         check_every: Duration::from_millis(20),
         saved,
+        admitted: Vec::new(),
     }
 }
 
