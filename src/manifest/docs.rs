@@ -73,6 +73,7 @@ each pod keeps running. The kubelet has only the first of these limits: 10 MiB f
 | documents of a source, where each item of a list counts as a document | 500 |
 | memory that the documents of a source use (a typical pod uses about 20 KiB) | 16 MiB |
 | values of a ConfigMap, or of a Secret, together (the limit of the API) | 1 MiB |
+| files of a `configMap`, `secret`, `downwardAPI` or `projected` volume together | 256 MiB |
 | entries of the directory; if there are more, none of them is read | 1,000 |
 | `containers` of a pod, and `initContainers` of a pod | 100 each |
 | `volumes` of a pod | 250 |

@@ -4,7 +4,7 @@
 //! There is one answer for each object. An object without an answer is not known yet: the API
 //! server may be away, or the agent may not have asked for the object of a new pod.
 
-use super::{ClaimAnswer, ClaimKey, DataObject, ObjectKey, PersistentVolume, PodUid};
+use super::{ClaimAnswer, ClaimKey, DataObject, Datum, ObjectKey, PersistentVolume, PodUid};
 use serde::{Deserialize, Serialize};
 use std::{collections::BTreeMap, fmt, sync::Arc};
 
@@ -110,8 +110,8 @@ impl ServiceAccountToken {
 
     /// The content of the file.
     #[must_use]
-    pub fn as_bytes(&self) -> &[u8] {
-        self.0.as_bytes()
+    pub fn content(&self) -> Datum {
+        Datum::Text(Arc::clone(&self.0))
     }
 }
 

@@ -41,13 +41,14 @@ pub struct DataObject {
     pub origin: Origin,
 }
 
-/// The value of one key. `Debug` shows its size only, because it may be secret.
+/// The value of one key, or the content of a file. Clones share it. `Debug` shows its size only,
+/// because it may be secret.
 #[derive(Clone, PartialEq, Eq)]
 pub enum Datum {
     /// `data` of a ConfigMap, or data of a Secret that is UTF-8.
-    Text(Box<str>),
+    Text(Arc<str>),
     /// `binaryData` of a ConfigMap, or data of a Secret that is not UTF-8.
-    Binary(Box<[u8]>),
+    Binary(Arc<[u8]>),
 }
 
 /// The objects to which pods of this node can refer. Static pods use objects from files only, and

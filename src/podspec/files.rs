@@ -9,7 +9,6 @@ use super::{
 use crate::model::{Datum, NodeObjects, ObjectKind, ServiceAccountToken, TokenAnswer, k8s};
 use std::{
     collections::BTreeMap,
-    fmt,
     hash::{DefaultHasher, Hash as _, Hasher as _},
 };
 use thiserror::Error;
@@ -21,11 +20,15 @@ const DEFAULT_MODE: i32 = 0o644;
 const LABELS: &str = "metadata.labels";
 const ANNOTATIONS: &str = "metadata.annotations";
 
-/// One file of a volume. `Debug` does not show the content, because it may be secret.
-#[derive(Clone, PartialEq, Eq)]
+/// The most bytes that the files of one volume have together. `items` can name one large value many
+/// thousand times.
+const MAX_VOLUME_BYTES: usize = 256 << 20;
+
+/// One file of a volume.
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct VolumeFile {
-    /// All of it.
-    pub content: Vec<u8>,
+    /// All of it: shared with the object that it comes from.
+    pub content: Datum,
     /// Permission bits.
     pub mode: u32,
     /// The user that owns the file; `None` for the user of the agent.
@@ -72,6 +75,9 @@ pub enum FilesError {
     /// The API server has not issued a token yet.
     #[error("the service account token has not been issued yet")]
     TokenNotKnown,
+    /// More than [`MAX_VOLUME_BYTES`].
+    #[error("the files of the volume have more than 256 MiB together")]
+    TooLarge,
     /// A source of a projected volume that this agent does not support.
     #[error("{source_kind} is not supported in projected volumes")]
     Unsupported {
@@ -89,7 +95,8 @@ pub fn volume_files(
     volume: &k8s::Volume,
     cx: &EnvContext<'_>,
 ) -> Result<Option<VolumeFiles>, FilesError> {
-    let mut made = Making { pod, cx, files: VolumeFiles::new(), default_mode: DEFAULT_MODE };
+    let mut made =
+        Making { pod, cx, files: VolumeFiles::new(), bytes: 0, default_mode: DEFAULT_MODE };
     if let Some(source) = &volume.config_map {
         made.default_mode = source.default_mode.unwrap_or(DEFAULT_MODE);
         made.objects(&ObjectFiles::of_config_map(source))?;
@@ -334,32 +341,44 @@ struct Making<'a> {
     pod: &'a k8s::Pod,
     cx: &'a EnvContext<'a>,
     files: VolumeFiles,
+    /// Together, in bytes; those that others have replaced count, too.
+    bytes: usize,
     default_mode: i32,
 }
 
 impl Making<'_> {
     /// A later file of a path takes the place of an earlier one.
-    fn add(&mut self, path: &str, content: &[u8], mode: Option<i32>) {
-        self.add_owned(path, content, mode, None);
+    fn add(&mut self, path: &str, content: Datum, mode: Option<i32>) -> Result<(), FilesError> {
+        self.add_owned(path, content, mode, None)
     }
 
-    fn add_owned(&mut self, path: &str, content: &[u8], mode: Option<i32>, owner: Option<u32>) {
+    fn add_owned(
+        &mut self,
+        path: &str,
+        content: Datum,
+        mode: Option<i32>,
+        owner: Option<u32>,
+    ) -> Result<(), FilesError> {
+        self.bytes += content.as_bytes().len();
+        if self.bytes > MAX_VOLUME_BYTES {
+            return Err(FilesError::TooLarge);
+        }
         let mode = u32::try_from(mode.unwrap_or(self.default_mode)).unwrap_or_default();
-        let file = VolumeFile { content: content.to_vec(), mode, owner };
+        let file = VolumeFile { content, mode, owner };
         self.files.insert(clean_path(path).into(), file);
+        Ok(())
     }
 
     fn token(&mut self, source: &k8s::ServiceAccountTokenProjection) -> Result<(), FilesError> {
         let token = token(self.pod, source, self.cx.objects)?;
         let access = token_access(self.pod);
-        self.add_owned(&source.path, token.as_bytes(), access.mode, access.owner);
-        Ok(())
+        self.add_owned(&source.path, token.content(), access.mode, access.owner)
     }
 
     fn objects(&mut self, objects: &ObjectFiles<'_>) -> Result<(), FilesError> {
         let finder = Finder::new(self.pod, self.cx.objects);
         for (path, datum, mode) in objects.resolve(finder)? {
-            self.add(path, datum.as_bytes(), mode);
+            self.add(path, datum.clone(), mode)?;
         }
         Ok(())
     }
@@ -376,7 +395,7 @@ impl Making<'_> {
             } else {
                 String::new()
             };
-            self.add(&item.path, content.as_bytes(), item.mode);
+            self.add(&item.path, Datum::Text(content.into()), item.mode)?;
         }
         Ok(())
     }
@@ -427,12 +446,6 @@ fn quoted(text: &str) -> String {
 /// text begins with them.
 fn is_printable(c: char) -> bool {
     c.is_ascii() || ['a', c].iter().collect::<String>().escape_debug().eq(['a', c])
-}
-
-impl fmt::Debug for VolumeFile {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} bytes, mode {:o}", self.content.len(), self.mode)
-    }
 }
 
 #[cfg(test)]

@@ -114,11 +114,12 @@ impl Volume<'_> {
     }
 
     fn is_same(&self, file: &VolumeFile, path: &Path, metadata: &fs::Metadata) -> bool {
-        usize::try_from(metadata.len()).is_ok_and(|len| len == file.content.len())
+        let content = file.content.as_bytes();
+        usize::try_from(metadata.len()).is_ok_and(|len| len == content.len())
             && metadata.permissions().mode() & 0o7777 == self.file_mode(file)
             && file.owner.is_none_or(|owner| metadata.uid() == owner)
             // It does not wait for a container that holds a lease on the file.
-            && read_regular(path, metadata.len()).is_ok_and(|content| content == file.content)
+            && read_regular(path, metadata.len()).is_ok_and(|found| found == content)
     }
 
     fn directory_mode(&self) -> u32 {
@@ -190,7 +191,7 @@ impl Volume<'_> {
         let mut options = fs::OpenOptions::new();
         let mut opened =
             options.write(true).create_new(true).mode(0o600).open(path).map_err(failed)?;
-        io::Write::write_all(&mut opened, &file.content).map_err(failed)?;
+        io::Write::write_all(&mut opened, file.content.as_bytes()).map_err(failed)?;
         self.own(path, file.owner)?;
         set_mode(path, self.file_mode(file))
     }

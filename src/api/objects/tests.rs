@@ -271,7 +271,9 @@ fn config_map(name: &str) -> Value {
 
 fn token_of(objects: &NodeObjects) -> Option<String> {
     Some(match objects.api.tokens.values().next()? {
-        TokenAnswer::Issued(token) => String::from_utf8(token.as_bytes().to_vec()).unwrap(),
+        TokenAnswer::Issued(token) => {
+            String::from_utf8(token.content().as_bytes().to_vec()).unwrap()
+        }
         TokenAnswer::Refused(why) => why.to_string(),
     })
 }

@@ -169,7 +169,9 @@ mod tests {
     /// What pod `a` gets: the token, the words of a refusal, or nothing yet.
     fn answer_of_a(tokens: &Tokens, now: Duration) -> Option<String> {
         Some(match tokens.answers(now, answer).remove(&key("a"))? {
-            TokenAnswer::Issued(token) => String::from_utf8(token.as_bytes().to_vec()).unwrap(),
+            TokenAnswer::Issued(token) => {
+                String::from_utf8(token.content().as_bytes().to_vec()).unwrap()
+            }
             TokenAnswer::Refused(why) => format!("refused: {why}"),
         })
     }

@@ -8,9 +8,9 @@ use super::{
     },
     *,
 };
-use crate::model::ApiObjects;
+use crate::model::{ApiObjects, DataObject};
 use serde_json::{Value, json};
-use std::sync::Arc;
+use std::{collections::BTreeSet, sync::Arc};
 
 /// `path mode content` of each file, or the error.
 fn files_of(volume: &Value) -> Result<Vec<String>, String> {
@@ -23,9 +23,37 @@ fn files_of(volume: &Value) -> Result<Vec<String>, String> {
     assert_eq!(checked.err(), made.clone().err(), "the check says what the setup says");
     let files = made?.unwrap_or_default();
     let shown = files.iter().map(|(path, file)| {
-        format!("{path} {:o} {}", file.mode, String::from_utf8_lossy(&file.content))
+        format!("{path} {:o} {}", file.mode, String::from_utf8_lossy(file.content.as_bytes()))
     });
     Ok(shown.collect())
+}
+
+#[test]
+fn files_share_the_value_that_they_show_up_to_a_limit() {
+    const MIB: usize = 1 << 20;
+    for (count, expected) in [(256, None), (257, Some(FilesError::TooLarge))] {
+        let items: Vec<Value> =
+            (0..count).map(|n| json!({"key": "large", "path": n.to_string()})).collect();
+        let volume = json!({"name": "v", "configMap": {"name": "large", "items": items}});
+        let pod = pod_with_container(json!({}), &json!([volume]));
+        let large = "x".repeat(MIB);
+        let object = DataObject::sample(ObjectKind::ConfigMap, "large", &[("large", &large)]);
+        let objects: NodeObjects = [object].into_iter().collect();
+        let cx = EnvContext {
+            node_name: "node",
+            host_ips: &[],
+            pod_ips: &[],
+            allocatable: &Amounts::default(),
+            objects: &objects,
+        };
+        let volume = &pod.spec.as_ref().unwrap().volumes.as_ref().unwrap()[0];
+        let made = volume_files(&pod, volume, &cx);
+        assert_eq!(made.clone().err(), expected, "{count} MiB");
+        let files = made.ok().flatten().unwrap_or_default();
+        let places: BTreeSet<_> =
+            files.values().map(|file| file.content.as_bytes().as_ptr()).collect();
+        assert_eq!(places.len(), usize::from(expected.is_none()), "{count} MiB");
+    }
 }
 
 #[test]
@@ -172,7 +200,7 @@ fn token_files(
     let made = volume_files(&pod, volume, &cx).map_err(|error| error.to_string());
     assert_eq!(checked.err(), made.clone().err(), "the check says what the setup says");
     let shown = made?.unwrap().into_iter().map(|(path, file)| {
-        let content = String::from_utf8_lossy(&file.content).into_owned();
+        let content = String::from_utf8_lossy(file.content.as_bytes()).into_owned();
         format!("{path} {:o} {:?} {content}", file.mode, file.owner)
     });
     Ok(shown.collect())

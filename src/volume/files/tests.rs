@@ -1,6 +1,7 @@
 #![allow(clippy::unwrap_used, reason = "tests")]
 
 use super::*;
+use crate::model::Datum;
 use crate::skips::{root, skip_without};
 
 fn write(directory: &Path, files: &VolumeFiles, group: Option<u32>) -> Result<bool, VolumeError> {
@@ -9,7 +10,7 @@ fn write(directory: &Path, files: &VolumeFiles, group: Option<u32>) -> Result<bo
 
 fn files(list: &[(&str, &str, u32)]) -> VolumeFiles {
     let file = |content: &str, mode| VolumeFile {
-        content: content.as_bytes().to_vec(),
+        content: Datum::Text(content.into()),
         mode,
         owner: None,
     };
