@@ -481,8 +481,9 @@ pub struct Prepared {
     pub nfs_failures: NfsFailures,
     /// The pod's PersistentVolumes.
     pub claimed: ClaimedVolumes,
-    /// The volumes that a running container has. Their paths on the host were checked before it
-    /// started, and what has become of them since concerns nobody.
+    /// The volumes that a running container has, or only init containers that are done. Their paths
+    /// on the host were checked before these started, and what has become of them since concerns
+    /// nobody.
     pub in_use: BTreeSet<String>,
 }
 

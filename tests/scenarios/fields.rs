@@ -203,6 +203,20 @@ pub fn volumes(kind: Kind) {
     world.wait_for(Duration::from_secs(60), "it runs once the directory is there", |status| {
         status.runs("wrong")
     });
+
+    let seed = host.join("seed");
+    fs::write(&seed, "x").unwrap();
+    let seeded = Pod::running("seeded")
+        .init("setup", "test -f /seed")
+        .set("volumes", json!([{ "name": "v", "hostPath": { "path": seed, "type": "File" } }]))
+        .set("initContainers/0/volumeMounts", json!([{ "name": "v", "mountPath": "/seed" }]));
+    world.drop_pod(&seeded);
+    world.wait_running("seeded");
+    fs::remove_file(&seed).unwrap();
+    world.kill_container(&world.running_id("seeded", "main"));
+    world.wait("a path that only its init container used is not asked for again", |status| {
+        status.runs("seeded") && status.restarts("seeded", "main") == 1
+    });
     world.finish();
 }
 

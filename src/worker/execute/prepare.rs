@@ -4,11 +4,11 @@ use super::{Host, HostError, Request, blocking, error_chain, nfs, volume_turns::
 use crate::{
     blocking::PODS,
     cgroup::CgroupError,
-    model::{CollectOrdered as _, CpuMemory, EventKind, k8s},
+    model::{CollectOrdered as _, ContainerState, CpuMemory, EventKind, SandboxState, k8s},
     plan::{Occupancy, Outcome, Step},
     podspec::{
         EnvContext, FilesError, VolumeFiles, any_container_of, cgroup_amounts, claimed_volumes,
-        pod_cgroup, pod_cgroup_name, volume_files,
+        is_mounted, is_sidecar, pod_cgroup, pod_cgroup_name, volume_files,
     },
     volume::{Claim, Prepared},
 };
@@ -86,7 +86,7 @@ async fn ensure_cgroup(host: &Host, pod: &k8s::Pod) -> Result<Option<CpuMemory>,
     Ok(written.then(|| cgroup_amounts(spec)))
 }
 
-/// The files of the volumes that the agent writes.
+/// The files of the volumes that the agent writes, and that a container mounts.
 fn files(
     host: &Host,
     request: &Request,
@@ -101,7 +101,8 @@ fn files(
         allocatable: &host.settings.allocatable,
         objects: &request.objects,
     };
-    let volumes = pod.spec.iter().flat_map(|spec| spec.volumes.iter().flatten());
+    let Some(spec) = &pod.spec else { return BTreeMap::new() };
+    let volumes = spec.volumes.iter().flatten().filter(|volume| is_mounted(spec, &volume.name));
     let files = |volume: &k8s::Volume| {
         let files = volume_files(pod, volume, &cx).transpose()?;
         Some((volume.name.clone(), files))
@@ -109,12 +110,35 @@ fn files(
     volumes.filter_map(files).collect_ordered()
 }
 
-/// The volumes that a container has which runs now.
+/// The volumes that a container has which runs now, and those of which only init containers have
+/// made use that are done.
 fn volumes_in_use(request: &Request, pod: &k8s::Pod) -> BTreeSet<String> {
-    let observed = request.observed.containers.iter();
-    let running = observed.filter(|one| one.uid == request.uid && one.state.is_running());
-    let mounts = running.filter_map(|one| any_container_of(pod, &one.name)?.volume_mounts.clone());
-    mounts.flatten().map(|mount| mount.name).collect_ordered()
+    let Some(spec) = &pod.spec else { return BTreeSet::new() };
+    let observed = &request.observed;
+    let running = observed.containers.iter();
+    let running = running.filter(|one| one.uid == request.uid && one.state.is_running());
+    let running = running.filter_map(|one| any_container_of(pod, &one.name)?.volume_mounts.clone());
+    let mut in_use: BTreeSet<String> = running.flatten().map(|mount| mount.name).collect_ordered();
+    // In a new sandbox init containers run again.
+    let sandbox = observed.sandboxes.iter().find(|one| one.uid == request.uid);
+    let sandbox = sandbox.filter(|one| one.state == SandboxState::Ready).map(|one| &one.id);
+    let is_done = |container: &k8s::Container| {
+        observed.instances(&request.uid, &container.name).next().is_some_and(|latest| {
+            Some(&latest.sandbox_id) == sandbox
+                && matches!(latest.state, ContainerState::Exited { exit_code: 0, .. })
+        })
+    };
+    let mounts_of = |container: &k8s::Container| container.volume_mounts.clone();
+    let (done, ahead): (Vec<_>, Vec<_>) = spec
+        .init_containers
+        .iter()
+        .flatten()
+        .partition(|container| !is_sidecar(container) && is_done(container));
+    let ahead = ahead.into_iter().chain(&spec.containers).filter_map(mounts_of).flatten();
+    let ahead: BTreeSet<String> = ahead.map(|mount| mount.name).collect_ordered();
+    let done = done.into_iter().filter_map(mounts_of).flatten().map(|mount| mount.name);
+    in_use.extend(done.filter(|volume| !ahead.contains(volume)));
+    in_use
 }
 
 async fn set_up_volumes(
