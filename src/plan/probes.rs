@@ -6,7 +6,7 @@ use super::{
     name::Cx,
     restart::container_policy,
 };
-use crate::model::{ObservedContainer, ProbeResults, k8s};
+use crate::model::{ObservedContainer, ProbeKind, ProbeResults, k8s};
 use crate::podspec::grace_seconds;
 
 /// True when the instance has started: it has no startup probe, or the probe has succeeded.
@@ -20,15 +20,23 @@ pub(crate) fn is_started(
 
 /// Kills an instance that has failed its liveness or startup probe, with the grace period of the
 /// probe if it has one. Returns true when it does. The container starts again after its back-off,
-/// unless its restart policy is `Never`.
+/// unless its restart policy is `Never`. A kill that was begun and has not ended the instance (the
+/// agent has crashed during the preStop hook) is repeated, whatever the probe says now: the instance
+/// may have had its SIGTERM.
 pub(crate) fn kill_unhealthy(
     cx: &Cx<'_>,
     container: &k8s::Container,
     instance: &ObservedContainer,
     plan: &mut PodPlan,
 ) -> bool {
+    let begun = cx.memory.container(&container.name).failed_probe.as_ref() == Some(&instance.id);
+    let of_begun = || match is_started(cx, container, instance) {
+        true => ProbeKind::Liveness,
+        false => ProbeKind::Startup,
+    };
     let results = cx.input.probes.get(&instance.id);
-    let Some(failed) = results.and_then(ProbeResults::fatal) else { return false };
+    let failed = results.and_then(ProbeResults::fatal).or_else(|| begun.then(of_begun));
+    let Some(failed) = failed else { return false };
     let restarts = container_policy(cx, container) != "Never";
     let name = &container.name;
     let message = match kind_of(Some(cx.pod), name) {

@@ -47,7 +47,6 @@ fn a_ready_container_stays_ready_over_a_restart_of_the_agent() {
     result(&mut world, "web", |results| results.readiness = Some(true));
     let ready = world.status.clone();
     world.take_trace();
-    world.probes.clear();
     world.restart_agent();
     world.advance(60);
     world.run();
@@ -72,6 +71,7 @@ fn a_container_that_fails_its_liveness_probe_is_restarted() {
     result(&mut world, "web", |results| results.liveness = Some(false));
     let trace = world.take_trace();
     assert!(trace.contains("kill web (grace 7 s)"), "the grace period of the probe: {trace}");
+    assert!(!trace.contains("Completed"), "it has not ended for good: {trace}");
     assert_eq!(world.line(), "Running 1/1 1");
     // The restart counts as one after a crash: the next one waits.
     result(&mut world, "web", |results| results.liveness = Some(false));
@@ -80,21 +80,23 @@ fn a_container_that_fails_its_liveness_probe_is_restarted() {
     assert_eq!(world.line(), "Running 1/1 2");
 }
 
+/// It may have had its SIGTERM, and a job that then ends with success would start again hours later.
 #[test]
-fn an_end_before_a_restart_is_not_told_as_one_that_stands() {
+fn a_kill_that_a_crash_has_interrupted_is_repeated() {
     let web = probed("web", &["liveness"]);
     let mut world = World::of(&json!({"containers": [web], "restartPolicy": "OnFailure"}));
-    world.on_term = 0;
     world.run();
-    world.take_trace();
+    let next = world.count + 1;
+    world.die_at(next, true);
     result(&mut world, "web", |results| results.liveness = Some(false));
     let trace = world.take_trace();
-    assert!(!trace.contains("Completed"), "{trace}");
+    let (_, after) = trace.split_once("agent restarted").unwrap();
+    assert!(after.contains("kill web (grace 30 s)"), "{trace}");
     assert_eq!(world.line(), "Running 1/1 1");
 }
 
 #[test]
-fn a_failed_probe_restarts_at_once_what_has_lived_longer_than_the_back_off() {
+fn a_failed_probe_restarts_at_once_after_a_long_run() {
     let mut world = World::of(&json!({"containers": [probed("web", &["liveness"])]}));
     world.run();
     // The delays are 0, 10, 20, 40 and 80 s.

@@ -140,10 +140,12 @@ impl World {
         }
     }
 
-    /// kill -9 and start: the picture is lost, records and memory (through its file) stay.
+    /// kill -9 and start: the picture and the results of probes are lost, records and memory (through
+    /// its file) stay.
     pub(in crate::plan::tests) fn restart_agent(&mut self) {
         self.note("-- agent restarted");
         self.picture = Picture::default();
+        self.probes.clear();
         self.volumes_current = false;
         let file = serde_json::to_string(&self.memory).unwrap();
         self.memory = serde_json::from_str(&file).unwrap();
