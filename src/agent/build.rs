@@ -82,7 +82,8 @@ pub(super) async fn spawn_all(
     tasks: &mut Tasks,
     shutdown: &CancellationToken,
 ) -> anyhow::Result<Built> {
-    let locked = Store::lock(config.paths.root_dir.clone(), config.paths.run_dir.clone())?;
+    let (root, run) = (config.paths.root_dir.clone(), config.paths.run_dir.clone());
+    let locked = STATE.run(move || Store::lock(root, run)).await??;
     let runtime = RuntimeClient::new(
         &config.cri.endpoint.to_string(),
         Some(&config.cri.image_endpoint.to_string()),
