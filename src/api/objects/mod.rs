@@ -26,8 +26,9 @@ use crate::{
     clock,
     desired::SourceSnapshot,
     model::{
-        ApiObjects, ClaimAnswer, ClaimKey, DesiredPod, NodeObjects, NodeScheduling,
-        PersistentSource, SavedAnswers, ServiceAccountToken, SourceKind, TokenKey,
+        ApiObjects, ClaimAnswer, ClaimKey, CollectOrdered as _, DesiredPod, NodeObjects,
+        NodeScheduling, PersistentSource, PodUid, SavedAnswers, ServiceAccountToken, SourceKind,
+        TokenKey,
     },
     podspec::{claim_keys, runtime_class, token_keys},
     publish::PublishIfChanged as _,
@@ -65,8 +66,11 @@ pub struct ObjectsTask {
     tokens: Tokens,
     claims: Claims,
     /// The answers that an earlier run of the agent has got, until there are newer ones. The claims
-    /// are taken over with the first pods.
+    /// are taken over with the first pods. Services and RuntimeClasses are for the pods that this run
+    /// was there for: a pod that is new since starts with those of now.
     remembered: SavedAnswers,
+    /// The pods that have a record of an earlier run.
+    recorded: BTreeSet<PodUid>,
     /// The namespaces of the pods. Only their Services are published.
     namespaces: BTreeSet<Arc<str>>,
     requests: JoinSet<Requested>,
@@ -103,8 +107,10 @@ impl ObjectsTask {
         published: watch::Sender<Arc<NodeObjects>>,
         remembered: SavedAnswers,
     ) -> Self {
+        let recorded = pods.borrow().pods.iter().map(|pod| pod.uid.clone()).collect_ordered();
         Self {
             remembered,
+            recorded,
             watches: Watches::new(link.clone()),
             link,
             pods,
@@ -166,6 +172,9 @@ impl ObjectsTask {
             claims.extend(claim_keys(&pod.pod).into_iter().map(|key| (key, ())));
             names_class |= runtime_class(&pod.pod).is_some();
             self.namespaces.insert(pod.key.namespace.clone());
+            if !self.recorded.contains(&pod.uid) {
+                (self.remembered.services, self.remembered.runtime_classes) = (None, None);
+            }
         }
         self.watches.follow_services(!self.namespaces.is_empty());
         self.watches.follow_runtime_classes(names_class);

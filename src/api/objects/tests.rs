@@ -534,9 +534,15 @@ async fn a_claim_is_read_until_it_is_bound() {
     bench.until("it is dropped", |objects| objects.api.claims.is_empty()).await;
 
     let mut later = Bench::remembering(saved, &[claimed]);
+    later.link.send_replace(None);
     later.until("it is remembered", |objects| !objects.api.claims.is_empty()).await;
     assert!(is_bound(&later.objects.borrow()));
     assert!(later.objects.borrow().api.services.is_some());
+    // Its namespace may have had no pod when they were saved.
+    later.run(&[claiming_pod(), pod("new", &json!([]))]);
+    later.until("the new pod waits", |objects| objects.api.services.is_none()).await;
+    later.link.send_replace(link_to(&later.server));
+    later.until("Services are read", |objects| objects.api.services.is_some()).await;
 }
 
 /// A newer version may mount what an older one could not.
