@@ -405,10 +405,18 @@ impl PodsTask {
             runs_api_pods: self.inputs.runs_api_pods,
         };
         let (known, views) = (&self.inputs.known, &self.inputs.views);
-        let gone = |uid: &PodUid| {
+        let gone = |pod: &SeenPod| {
+            let (uid, is_gone) = match &pod.mirrors {
+                Some(uid) => (uid.clone(), known.borrow().is_gone(uid)),
+                None => {
+                    let uid = PodUid::from(pod.uid.as_str());
+                    let is_gone = known.borrow().is_gone_from_api(&uid);
+                    (uid, is_gone)
+                }
+            };
             let lives_elsewhere =
-                |(name, view): (&PodKey, &Arc<PodView>)| name != key && view.uid == *uid;
-            known.borrow().is_gone(uid) || views.borrow().iter().any(lives_elsewhere)
+                |(name, view): (&PodKey, &Arc<PodView>)| name != key && view.uid == uid;
+            is_gone || views.borrow().iter().any(lives_elsewhere)
         };
         let step = pod.memory.plan(&sight, gone, now);
         pod.behind = false;

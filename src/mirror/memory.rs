@@ -84,13 +84,13 @@ impl MirrorMemory {
         self.told.latest(sight.shown, sight.live, now)
     }
 
-    /// Decides what is next. `gone` tells whether there is known to be no static pod of a uid under
+    /// Decides what is next. `gone` tells whether there is known to be no pod of this object under
     /// this name: it is gone, or it has another name. It is asked of static pods only where none
     /// has the name, and of a pod whose object is not read.
     pub fn plan(
         &mut self,
         sight: &Sight<'_>,
-        gone: impl Fn(&PodUid) -> bool,
+        gone: impl Fn(&SeenPod) -> bool,
         now: Duration,
     ) -> MirrorStep {
         let seen = self.seen(sight, now);
@@ -104,9 +104,12 @@ impl MirrorMemory {
             view: sight.view,
             seen: seen.as_deref(),
             node: sight.node,
-            gone: seen.as_ref().is_some_and(|pod| match &pod.mirrors {
-                Some(uid) => sight.view.is_none() && gone(uid),
-                None => pod.unread && gone(&pod.uid.as_str().into()),
+            gone: seen.as_ref().is_some_and(|pod| {
+                let is_asked = match &pod.mirrors {
+                    Some(_) => sight.view.is_none(),
+                    None => pod.unread,
+                };
+                is_asked && gone(pod)
             }),
             refusals: &self.refusals.1,
             runs_api_pods: sight.runs_api_pods,

@@ -60,7 +60,7 @@ fn plan_api(
         node: Some(&node),
         runs_api_pods: true,
     };
-    memory.plan(&sight, |_: &PodUid| false, now)
+    memory.plan(&sight, |_: &SeenPod| false, now)
 }
 
 #[test]

@@ -425,7 +425,7 @@ fn another_revision_is_tried_in_full() {
             node,
             runs_api_pods: false,
         };
-        let step = memory.plan(&sight, |_: &PodUid| false, std::time::Duration::ZERO);
+        let step = memory.plan(&sight, |_: &SeenPod| false, std::time::Duration::ZERO);
         let MirrorStep::Create(pod) = &step else { panic!("{step:?}") };
         (pod.spec.as_ref().unwrap().priority_class_name.clone(), step)
     };

@@ -159,7 +159,10 @@ impl World {
             node: self.node.as_ref(),
         };
         let known = &self.known;
-        let gone = |uid: &PodUid| !known.iter().any(|known| known == uid.as_str());
+        let gone = |pod: &SeenPod| {
+            let uid = pod.mirrors.as_ref().map_or(pod.uid.as_str(), PodUid::as_str);
+            !known.iter().any(|known| known == uid)
+        };
         let step = self.memory.plan(&sight, gone, self.now);
         let Some(_) = step.body() else { return (step, None) };
         let mut answer = self.api.handle(&step);
