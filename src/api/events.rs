@@ -216,24 +216,31 @@ async fn send(clients: &Clients, object: &k8s::Event, known: bool) -> Result<(),
     let namespace = object.metadata.namespace.as_deref().unwrap_or("default");
     let name = object.metadata.name.as_deref().unwrap_or_default();
     let events = format!("/api/v1/namespaces/{namespace}/events");
+    let path = format!("{events}/{name}");
     if known {
-        let patch = json!({
-            "count": object.count,
-            "lastTimestamp": object.last_timestamp,
-            "message": object.message,
-        });
-        let path = format!("{events}/{name}");
-        match write::<IgnoredAny>(&clients.main, Verb::Patch, &path, Some(&patch)).await {
-            Ok(_) => return Ok(()),
+        match count_up(clients, &path, object).await {
             // It has expired there.
             Err(error) if error.is_not_found() => {}
-            Err(error) => return settled(error),
+            counted => return counted.or_else(settled),
         }
     }
     match write::<IgnoredAny>(&clients.main, Verb::Create, &events, Some(object)).await {
         Ok(_) => Ok(()),
+        // The answer to an earlier try was lost.
+        Err(error) if !known && error.code() == Some(409) => {
+            count_up(clients, &path, object).await.or_else(settled)
+        }
         Err(error) => settled(error),
     }
+}
+
+async fn count_up(clients: &Clients, path: &str, object: &k8s::Event) -> Result<(), ApiError> {
+    let patch = json!({
+        "count": object.count,
+        "lastTimestamp": object.last_timestamp,
+        "message": object.message,
+    });
+    write::<IgnoredAny>(&clients.main, Verb::Patch, path, Some(&patch)).await.map(drop)
 }
 
 /// Whether a failure is the last word about an event.
@@ -266,11 +273,11 @@ mod tests {
     /// The method of each request, and the count that it writes.
     type Requests = Arc<Mutex<Vec<(String, Value)>>>;
 
-    /// A server that has every event, or none (`status` 404 for patches).
-    fn clients(requests: &Requests, patch_status: u16) -> Clients {
+    /// A server that answers so to what makes an event, and to what counts it up.
+    fn clients(requests: &Requests, (post, patch): (u16, u16)) -> Clients {
         let requests = Arc::clone(requests);
         Clients::of_server(move |method, _, body| {
-            let status = if method == "PATCH" { patch_status } else { 201 };
+            let status = if method == "PATCH" { patch } else { post };
             requests.lock().unwrap().push((method.to_string(), body["count"].clone()));
             (status, json!({ "status": "Failure", "code": status, "message": "gone" }))
         })
@@ -291,9 +298,9 @@ mod tests {
     }
 
     /// The requests that an event's first, third, third and fourth occurrence lead to.
-    async fn requests_for_repeats(patch_status: u16) -> Vec<(String, Value)> {
+    async fn requests_for_repeats(answers: (u16, u16)) -> Vec<(String, Value)> {
         let requests = Requests::default();
-        let clients = clients(&requests, patch_status);
+        let clients = clients(&requests, answers);
         let mut task = EventsTask {
             node: "n1".to_owned(),
             link: watch::channel(None).1,
@@ -318,14 +325,21 @@ mod tests {
     #[tokio::test]
     async fn repeats_are_written_with_their_count() {
         let [first, third, fourth] = [request("POST", 1), request("PATCH", 3), request("PATCH", 4)];
-        assert_eq!(requests_for_repeats(200).await, [first, third, fourth]);
+        assert_eq!(requests_for_repeats((201, 200)).await, [first, third, fourth]);
     }
 
     #[tokio::test]
     async fn a_repeat_of_an_expired_event_is_created_with_its_count() {
         let of = |count| [request("PATCH", count), request("POST", count)];
         let expected: Vec<_> = [request("POST", 1)].into_iter().chain(of(3)).chain(of(4)).collect();
-        assert_eq!(requests_for_repeats(404).await, expected);
+        assert_eq!(requests_for_repeats((201, 404)).await, expected);
+    }
+
+    #[tokio::test]
+    async fn an_event_that_a_lost_try_has_made_is_counted_up() {
+        let first = [request("POST", 1), request("PATCH", 1)];
+        let others = [request("PATCH", 3), request("PATCH", 4)];
+        assert_eq!(requests_for_repeats((409, 200)).await, [first, others].concat());
     }
 
     #[test]
