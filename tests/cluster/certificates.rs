@@ -198,6 +198,25 @@ fn a_kubeconfig_that_cannot_be_written_is_written_later() {
     joining.member.finish();
 }
 
+/// A person did not wait for the approval.
+#[test]
+fn a_kubeconfig_that_a_person_has_written_meanwhile_is_kept() {
+    let Some(joining) = Joining::prepare() else { return };
+    let (world, plane) = (&joining.member.world, &joining.member.plane);
+    world.agent.start();
+    let request = joining.wait_for_request();
+    let own = plane.node_identity_for(NODE_NAME, Validity::Long);
+    let kubeconfig = Kubeconfig::new(joining.member.plane.address(), &plane.authority(), &own);
+    kubeconfig.write(&joining.kubeconfig);
+    let written = fs::read_to_string(&joining.kubeconfig).unwrap();
+    joining.member.wait("the node is Ready", || joining.member.node(), ready);
+    plane.kubectl_text(&["certificate", "approve", &request]);
+    let kept = "the kubeconfig was changed meanwhile, and is kept";
+    joining.member.wait("it is kept", || world.agent.log(), |log| log.contains(kept));
+    assert_eq!(fs::read_to_string(&joining.kubeconfig).unwrap(), written);
+    joining.member.finish();
+}
+
 /// The certificate of the kubeconfig has expired while the machine was off, and then it is gone.
 #[test]
 fn an_expired_or_lost_certificate_is_requested_anew() {

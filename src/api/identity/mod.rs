@@ -244,11 +244,15 @@ impl IdentityTask {
         Ok(CertificateLook::Obtained)
     }
 
-    /// Obtains the first certificate with the bootstrap kubeconfig, and writes the kubeconfig.
+    /// Obtains the first certificate with the bootstrap kubeconfig, and writes the kubeconfig. One
+    /// that a person has written meanwhile stays.
     async fn join(&self, settings: &IdentitySettings, bootstrap: PathBuf) -> Result<(), Missed> {
         tracing::info!(bootstrap = %bootstrap.display(), "requesting a client certificate for the node");
         let (connections, link, troubles) =
             connection::link_channel(bootstrap.clone(), None, settings.version);
+        let kubeconfig = settings.kubeconfig.clone();
+        let before = CREDENTIALS.run(move || store::text_of(&kubeconfig));
+        let before = before.await.map_err(|_| Missed::Crashed)?;
         let (_reload, never) = watch::channel(0);
         // Cancel-safe: see `obtain`. The other two do not end before it.
         tokio::select! {
@@ -258,6 +262,10 @@ impl IdentityTask {
         }
         let (kubeconfig, current) = (settings.kubeconfig.clone(), self.obtainer.store.current());
         let written = CREDENTIALS.run(move || {
+            if store::text_of(&kubeconfig) != before {
+                tracing::info!("the kubeconfig was changed meanwhile, and is kept");
+                return Ok(());
+            }
             let cluster = match credentials::cluster(&bootstrap) {
                 Ok(cluster) => cluster,
                 Err(error) => {

@@ -174,6 +174,11 @@ impl Store {
     }
 }
 
+/// What a kubeconfig says; `None` where there is none that can be read.
+pub(super) fn text_of(kubeconfig: &Path) -> Option<Vec<u8>> {
+    read_regular(kubeconfig, MAX_BYTES).ok()
+}
+
 /// Writes a kubeconfig that names the certificate in use, for the cluster of the bootstrap
 /// kubeconfig.
 pub(super) fn write_kubeconfig(
