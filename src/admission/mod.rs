@@ -382,9 +382,7 @@ impl<'a> Candidate<'a> {
         if shortages.is_empty() {
             return Ok(Victims::default());
         }
-        board.victims(&shortages, |other| {
-            !is_critical(other, node) || priority_of(other) < priority_of(pod)
-        })
+        board.victims(&shortages, |other| is_preemptable(pod, other, node))
     }
 }
 
@@ -392,6 +390,14 @@ impl<'a> Candidate<'a> {
 fn is_critical(pod: &k8s::Pod, node: &NodeFacts) -> bool {
     priority_of(pod) >= crate::model::SYSTEM_CRITICAL_PRIORITY
         || node.spares_static_pods && is_static(pod)
+}
+
+/// True where a critical pod may preempt `other`. As for the kubelet, a critical pod gives way only
+/// when both have a priority written: a missing one is not 0 here.
+fn is_preemptable(pod: &k8s::Pod, other: &k8s::Pod, node: &NodeFacts) -> bool {
+    let written = |one: &k8s::Pod| one.spec.as_ref().and_then(|spec| spec.priority);
+    let is_lower = || written(other).zip(written(pod)).is_some_and(|(its, ours)| its < ours);
+    !is_critical(other, node) || is_lower()
 }
 
 #[cfg(test)]

@@ -110,6 +110,25 @@ fn only_a_critical_pod_preempts_and_only_lesser_ones() {
 }
 
 #[test]
+fn a_spared_static_pod_without_a_priority_is_not_preempted() {
+    let stays = |spares: bool, written: Value| {
+        let requests = json!({"requests": {"cpu": "4"}});
+        let mut spec = json!({
+            "metadata": {"annotations": {"kubernetes.io/config.source": "file"}},
+            "containers": [{"name": "c", "image": "i", "resources": requests}],
+        });
+        spec["priority"] = written;
+        let mut node = node().runs([pod("a", spec)]);
+        node.facts.spares_static_pods = spares;
+        victims(node, "1", "1Gi").is_empty()
+    };
+    assert!(stays(true, Value::Null));
+    // A written one is compared, and a pod that is not spared gives way in any case.
+    assert!(!stays(true, json!(0)));
+    assert!(!stays(false, Value::Null));
+}
+
+#[test]
 fn a_critical_pod_preempts_others_until_they_have_begun() {
     let mut node = node().wants([asks("a", CRITICAL, "3", "1Gi")]);
     assert_eq!(node.again(), ["a admitted"]);
