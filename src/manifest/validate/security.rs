@@ -13,6 +13,10 @@ use std::collections::HashSet;
 
 const ID_RANGE: &str = "must be between 0 and 2147483647, inclusive";
 const MAX_PROFILE_NAME: usize = 4095;
+/// Annotations with the seccomp profiles of a pod and of a container, whose name follows. Like the
+/// kubelet, nodelet acts on the fields alone.
+const POD_SECCOMP_ANNOTATION: &str = "seccomp.security.alpha.kubernetes.io/pod";
+const SECCOMP_ANNOTATION: &str = "container.seccomp.security.alpha.kubernetes.io/";
 
 pub(super) fn check(report: &mut Report, spec: &k8s::PodSpec, allowed_unsafe: &[String]) {
     let Some(context) = &spec.security_context else { return };
@@ -93,6 +97,71 @@ pub(super) fn check_annotations(report: &mut Report, meta: &ObjectMeta, spec: &k
             let detail = "must be \"runtime/default\", \"unconfined\" or \"localhost/<profile>\"";
             report.invalid(&path, profile.as_str(), detail);
         }
+    }
+    match_fields(report, meta, spec);
+}
+
+/// An annotation and a field that both name a profile must name the same one. As in the API server,
+/// the pod's AppArmor field stands for the one that a container lacks. Its seccomp field does not.
+fn match_fields(report: &mut Report, meta: &ObjectMeta, spec: &k8s::PodSpec) {
+    let annotation = |key: &str| meta.annotations.as_ref()?.get(key).map(String::as_str);
+    let pod = spec.security_context.as_ref();
+    let path = "spec.securityContext.seccompProfile";
+    let of_pod = pod.and_then(|context| context.seccomp_profile.as_ref());
+    if let (Some(text), Some(profile)) = (annotation(POD_SECCOMP_ANNOTATION), of_pod) {
+        match_seccomp(report, path, text, profile);
+    }
+    let init = spec.init_containers.as_deref().unwrap_or_default();
+    for (list, containers) in [("initContainers", init), ("containers", &spec.containers)] {
+        for (index, container) in containers.iter().enumerate() {
+            let path = format!("spec.{list}[{index}].securityContext");
+            let own = container.security_context.as_ref();
+            let text = annotation(&format!("{SECCOMP_ANNOTATION}{}", container.name));
+            let profile = own.and_then(|context| context.seccomp_profile.as_ref());
+            if let (Some(text), Some(profile)) = (text, profile) {
+                match_seccomp(report, &format!("{path}.seccompProfile"), text, profile);
+            }
+            let text = annotation(&format!("{APP_ARMOR_ANNOTATION}{}", container.name));
+            let profile = own
+                .and_then(|context| context.app_armor_profile.as_ref())
+                .or_else(|| pod.and_then(|context| context.app_armor_profile.as_ref()));
+            if let (Some(text), Some(profile)) = (text, profile) {
+                let field = (profile.type_.as_str(), profile.localhost_profile.as_deref());
+                match_profile(report, &format!("{path}.appArmorProfile"), "apparmor", text, field);
+            }
+        }
+    }
+}
+
+fn match_seccomp(report: &mut Report, path: &str, text: &str, profile: &k8s::SeccompProfile) {
+    // An older name of the same profile.
+    let text = if text == "docker/default" { "runtime/default" } else { text };
+    let field = (profile.type_.as_str(), profile.localhost_profile.as_deref());
+    match_profile(report, path, "seccomp", text, field);
+}
+
+/// Compares the text of an annotation with the type and the `localhostProfile` of a field.
+fn match_profile(
+    report: &mut Report,
+    path: &str,
+    what: &str,
+    text: &str,
+    (kind, localhost): (&str, Option<&str>),
+) {
+    let named = text.strip_prefix("localhost/");
+    let is_same_type = match kind {
+        "Unconfined" => text == "unconfined",
+        "RuntimeDefault" => text == "runtime/default",
+        "Localhost" => named.is_some(),
+        // The type is refused for itself.
+        _ => true,
+    };
+    if !is_same_type {
+        let detail = format!("{what} type in annotation and field must match");
+        report.forbidden(&format!("{path}.type"), &detail);
+    } else if kind == "Localhost" && named != localhost {
+        let detail = format!("{what} profile in annotation and field must match");
+        report.forbidden(&format!("{path}.localhostProfile"), &detail);
     }
 }
 
