@@ -1,7 +1,7 @@
 //! From the texts of files and the values of flags to a [`Config`]: pure, everything wrong at once.
 
 use super::{
-    build,
+    build, cluster,
     effective::effective,
     eviction,
     fields::{KUBELET, NODELET, field_at},
@@ -60,6 +60,12 @@ impl GivenFlag {
     pub fn last(&self) -> &str {
         self.values.last().map_or("", String::as_str)
     }
+
+    /// The values that count where more than one does.
+    fn counting(&self) -> &[String] {
+        let all = self.values.as_slice();
+        if self.flag.replaces_its_list() { &all[all.len().saturating_sub(1)..] } else { all }
+    }
 }
 
 /// A configuration that can be run.
@@ -116,6 +122,7 @@ pub(super) fn assemble(
     let (main, drop_ins): (Vec<_>, Vec<_>) = files.iter().partition(|f| f.layer == Layer::Main);
     main.into_iter().for_each(|file| gathering.file(file));
     eviction::set_default(&mut gathering.kubelet, &nowhere);
+    cluster::set_default(&mut gathering.kubelet, &nowhere);
     drop_ins.into_iter().for_each(|file| gathering.file(file));
     let mut own = Own::default();
     for given in flags {
@@ -266,7 +273,7 @@ impl Gathering {
             Effect::Refused(..) if given.last().is_empty() => {}
             Effect::Refused(_, why) => self.mistakes.push(place.mistake("", *why)),
             Effect::Sets(Target { nodelet, path, field }) => {
-                let value = flag_value(field, given.flag.separator(), &given.values);
+                let value = flag_value(field, given);
                 if field.support == Support::Ignored {
                     let unset = given.last().is_empty()
                         || value.is_ok_and(|value| is_unset(field, &Node::from_json(&value)));
@@ -361,9 +368,9 @@ fn identify(document: &Document) -> Result<(&'static str, &'static str), Problem
     }
 }
 
-/// The value of a flag as its field would hold it; `separator` stands between keys and values.
-fn flag_value(field: &Field, separator: char, values: &[String]) -> Result<Json, String> {
-    let last = values.last().map_or("", String::as_str);
+/// The value of a flag as its field would hold it.
+fn flag_value(field: &Field, given: &GivenFlag) -> Result<Json, String> {
+    let (last, values) = (given.last(), given.counting());
     let invalid = |must: &str| Err(format!("Invalid value: {last:?}: must be {must}"));
     match field.ty {
         Type::Bool => match last {
@@ -391,6 +398,7 @@ fn flag_value(field: &Field, separator: char, values: &[String]) -> Result<Json,
                 let Some((name, value)) = part.split_once(':') else {
                     return Err("Invalid value: must be NAME:VALUE".to_owned());
                 };
+                let (name, value) = (name.trim(), value.trim());
                 if !map[name].is_array() {
                     map[name] = json!([]);
                 }
@@ -402,8 +410,10 @@ fn flag_value(field: &Field, separator: char, values: &[String]) -> Result<Json,
         }
         Type::Map(_) => {
             let mut map = json!({});
+            let separator = given.flag.separator();
             for part in parts(values) {
-                let Some((key, value)) = part.split_once(separator) else {
+                let bare = given.flag.takes_bare_keys().then_some((part, ""));
+                let Some((key, value)) = part.split_once(separator).or(bare) else {
                     return Err(format!("Invalid value: {part:?}: must be KEY{separator}VALUE"));
                 };
                 map[key.trim()] = value.trim().into();

@@ -4,19 +4,41 @@ use super::{
     names,
     read::{Reader, Zero},
     settings::{ClusterConfig, IdentityConfig, NodeTaint, Rate},
-    tree::Tree,
+    tree::{Place, Tree},
 };
+use crate::model::{format_duration, parse_duration};
 use serde_json::Value as Json;
 use std::time::Duration;
 
 const EFFECTS: [&str; 3] = ["NoSchedule", "PreferNoSchedule", "NoExecute"];
+const UPDATE: &str = "nodeStatusUpdateFrequency";
+const REPORT: &str = "nodeStatusReportFrequency";
+/// The lower limit of both.
+const SHORTEST_PERIOD: Duration = Duration::from_secs(1);
+/// client-go's own rate, which a `kubeAPIQPS` of 0 stands for.
+const CLIENT_QPS: u32 = 5;
+
+/// Sets the default of `nodeStatusReportFrequency`, which is the update frequency of the main file
+/// where that has one. As for the kubelet, drop-ins and flags that change the latter keep it.
+pub(super) fn set_default(tree: &mut Tree, place: &Place) {
+    let written = |path: &str| match tree.get(path)? {
+        Tree::Leaf(_, json) => parse_duration(json.as_str()?).filter(|period| !period.is_zero()),
+        Tree::Object(..) | Tree::List(..) => None,
+    };
+    if written(REPORT).is_none() {
+        // A shorter one is reported where it stands.
+        let update = written(UPDATE).filter(|period| *period >= SHORTEST_PERIOD);
+        let period = update.unwrap_or(ClusterConfig::default().status_report);
+        tree.set(REPORT, &format_duration(period).into(), place);
+    }
+}
 
 /// Everything but the two kubeconfigs and the cloud provider, which only flags name.
 pub(super) fn settings(r: &mut Reader<'_>) -> ClusterConfig {
     let default = ClusterConfig::default();
-    let second = Duration::from_secs(1);
-    let update = r.duration("nodeStatusUpdateFrequency", Zero::Unset, second..=Duration::MAX);
-    let report = r.duration("nodeStatusReportFrequency", Zero::Unset, second..=Duration::MAX);
+    let periods = SHORTEST_PERIOD..=Duration::MAX;
+    let update = r.duration(UPDATE, Zero::Unset, periods.clone());
+    let report = r.duration(REPORT, Zero::Unset, periods);
     let lease = r.int("nodeLeaseDurationSeconds", Zero::Unset, 1..=i64::from(i32::MAX));
     let images = r.int("nodeStatusMaxImages", Zero::Value, -1..=i64::from(i32::MAX));
     ClusterConfig {
@@ -31,8 +53,7 @@ pub(super) fn settings(r: &mut Reader<'_>) -> ClusterConfig {
         provider_id: r.filled_text("providerID").map(|(text, _)| text.to_owned()),
         cloud_provider: default.cloud_provider,
         status_update: update.unwrap_or(default.status_update),
-        // The kubelet's rule: who sets only how often the status is computed means how often it is
-        // reported.
+        // A drop-in can take the default away. As for the kubelet, the other one counts then.
         status_report: report.or(update).unwrap_or(default.status_report),
         lease_seconds: lease.and_then(|n| i32::try_from(n).ok()).unwrap_or(default.lease_seconds),
         max_images: match images {
@@ -41,7 +62,11 @@ pub(super) fn settings(r: &mut Reader<'_>) -> ClusterConfig {
             Some(most) => usize::try_from(most).ok(),
         },
         api: Rate {
-            qps: r.count("kubeAPIQPS", Zero::Unset).unwrap_or(default.api.qps),
+            qps: match r.count("kubeAPIQPS", Zero::Value) {
+                None => default.api.qps,
+                Some(0) => CLIENT_QPS,
+                Some(qps) => qps,
+            },
             burst: r.count("kubeAPIBurst", Zero::Unset).unwrap_or(default.api.burst),
         },
         events: Rate {

@@ -13,8 +13,8 @@ const SMALLEST_TOTAL: u64 = 1 << 20;
 pub(super) fn settings(r: &mut Reader<'_>, nodelet: &mut Reader<'_>) -> RotationSettings {
     let default = RotationSettings::default();
     let most = i64::from(i32::MAX);
-    let files = r.int("containerLogMaxFiles", Zero::Unset, 2..=most);
-    let workers = r.int("containerLogMaxWorkers", Zero::Unset, 1..=most);
+    let files = r.int("containerLogMaxFiles", Zero::Value, 2..=most);
+    let workers = r.int("containerLogMaxWorkers", Zero::Value, 1..=most);
     let size = |number: i64| usize::try_from(number).ok();
     RotationSettings {
         max_size: match bytes(r, "containerLogMaxSize") {
@@ -25,7 +25,7 @@ pub(super) fn settings(r: &mut Reader<'_>, nodelet: &mut Reader<'_>) -> Rotation
         max_files: files.and_then(size).unwrap_or(default.max_files),
         workers: workers.and_then(size).unwrap_or(default.workers),
         interval: r
-            .duration("containerLogMonitorInterval", Zero::Unset, SHORTEST_INTERVAL..=Duration::MAX)
+            .duration("containerLogMonitorInterval", Zero::Value, SHORTEST_INTERVAL..=Duration::MAX)
             .unwrap_or(default.interval),
         max_total_size: total(nodelet),
     }
@@ -67,8 +67,7 @@ mod tests {
     fn logs_are_rotated_as_configured() {
         let default = RotationSettings::default();
         assert_eq!(read(""), default);
-        // As kubeadm writes fields that are not set.
-        let unset = "containerLogMaxFiles: 0\ncontainerLogMonitorInterval: 0s\n";
+        let unset = "containerLogMaxFiles: null\ncontainerLogMonitorInterval: null\n";
         assert_eq!(read(unset), default);
         let all = format!(
             "containerLogMaxSize: 1Mi\ncontainerLogMaxFiles: 2\ncontainerLogMaxWorkers: 3\n\
@@ -94,8 +93,20 @@ mod tests {
                 "containerLogMaxFiles: Invalid value: 1: must be 2 or more",
             ),
             (
+                "containerLogMaxFiles: 0\n".to_owned(),
+                "containerLogMaxFiles: Invalid value: 0: must be 2 or more",
+            ),
+            (
                 "containerLogMaxWorkers: -1\n".to_owned(),
                 "containerLogMaxWorkers: Invalid value: -1: must be 1 or more",
+            ),
+            (
+                "containerLogMaxWorkers: 0\n".to_owned(),
+                "containerLogMaxWorkers: Invalid value: 0: must be 1 or more",
+            ),
+            (
+                "containerLogMonitorInterval: 0s\n".to_owned(),
+                "containerLogMonitorInterval: Invalid value: \"0s\": must be 3s or more",
             ),
             (
                 "containerLogMonitorInterval: 2s\n".to_owned(),

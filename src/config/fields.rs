@@ -285,7 +285,7 @@ pub(super) const KUBELET: &[Field] = &[
         "nodeStatusReportFrequency",
         Duration,
         &default("5m"),
-        "how often the agent writes an unchanged status; if only nodeStatusUpdateFrequency is set, its value is used",
+        "how often the agent writes an unchanged status; where the `--config` file sets only nodeStatusUpdateFrequency, its value is used, which drop-ins and flags then do not change",
     ),
     yes_with(
         "nodeLeaseDurationSeconds",
@@ -322,7 +322,7 @@ pub(super) const KUBELET: &[Field] = &[
         "volumeStatsAggPeriod",
         String,
         &flag("volume-stats-agg-period", SERVER).value("DURATION").default("1m0s"),
-        "how old statistics of logs, emptyDirs and writable layers may be when a client asks for them; negative: there are none, and none of PersistentVolumes. Evictions measure for themselves",
+        "statistics of logs, emptyDirs and writable layers that are older than this are measured anew when a client asks for them. Until that is done, it gets the old ones; if they are older than twice this, it waits up to 3s; negative: there are none, and none of PersistentVolumes. Evictions measure for themselves",
     ),
     ignored_with("kubeletCgroups", String, &hidden_flag("kubelet-cgroups"), CGROUP_OTHERS),
     ignored_with("systemCgroups", String, &hidden_flag("system-cgroups"), CGROUP_OTHERS),
@@ -454,7 +454,7 @@ pub(super) const KUBELET: &[Field] = &[
         "kubeAPIQPS",
         Int32,
         &flag("kube-api-qps", THE_AGENT_ITSELF).default("50"),
-        "writes about pods to the API server per second; what is written for the node, and what is read, is not counted",
+        "writes about pods to the API server per second; what is written for the node, and what is read, is not counted; `0`: 5, the client library's own limit",
     ),
     yes_with(
         "kubeAPIBurst",
@@ -896,7 +896,7 @@ pub(super) const NODELET: &[Field] = &[
     yes(
         "containerLogMaxTotalSize",
         Quantity,
-        "limit for all container logs of the node together. Above it, the oldest rotated files of all containers are deleted. The current files take at most half of it: with many containers, a log is rotated before it reaches containerLogMaxSize. It applies also where containerLogMaxSize is negative",
+        "limit for all container logs of the node together. Above it, the oldest rotated files of all containers are deleted. The current files take at most half of it: with many containers, a log is rotated before it reaches containerLogMaxSize. This half includes the last files of instances that have ended: if there are too many, or rotated files are not enough, the oldest of them are deleted, too. It applies also where containerLogMaxSize is negative",
     ),
     yes_with(
         "nodeLabels",

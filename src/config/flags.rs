@@ -115,6 +115,19 @@ impl Flag {
         }
     }
 
+    /// Whether a key may stand alone and then has an empty value, as for the kubelet.
+    #[must_use]
+    pub fn takes_bare_keys(&self) -> bool {
+        self.target().is_some_and(|target| target.path == "nodeLabels")
+    }
+
+    /// Whether each use replaces the list of the one before, as for the kubelet. Other lists and
+    /// maps grow.
+    #[must_use]
+    pub fn replaces_its_list(&self) -> bool {
+        self.target().is_some_and(|target| target.path == "registerWithTaints")
+    }
+
     /// What stands for its value in `--help`.
     #[must_use]
     pub fn value_name(&self) -> &'static str {

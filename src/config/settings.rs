@@ -111,7 +111,7 @@ pub struct ClusterConfig {
     pub lease_seconds: i32,
     /// `nodeStatusMaxImages`; `None` (-1): all. Default 50.
     pub max_images: Option<usize>,
-    /// `kubeAPIQPS`, `kubeAPIBurst`. Default 50, 100.
+    /// `kubeAPIQPS` (0: 5), `kubeAPIBurst`. Default 50, 100.
     pub api: Rate,
     /// `eventRecordQPS` (0: no bound), `eventBurst`. Default 50, 100.
     pub events: Rate,
@@ -313,8 +313,8 @@ pub struct PodsConfig {
     /// `syncFrequency`: how late the main loop may be, twice, before `/healthz` fails. Default 1
     /// min.
     pub sync_frequency: Duration,
-    /// `volumeStatsAggPeriod`: how old statistics of file systems may be; `None`: there are none.
-    /// Default 1 min.
+    /// `volumeStatsAggPeriod`: statistics of file systems that are older are measured anew when a
+    /// client asks for them; `None`: there are none. Default 1 min.
     pub volume_stats_period: Option<Duration>,
     /// `crashLoopBackOff.maxContainerRestartPeriod`: where the back-off ends. Default 5 min.
     pub crash_loop_cap: Duration,

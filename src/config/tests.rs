@@ -167,6 +167,11 @@ fn zero_and_null_are_nothing_where_the_kubelet_says_so() {
     assert_eq!(kept.images.qps, 0);
     assert_eq!(kept.pods.pids_limit, PidsLimit::Unlimited);
     assert_eq!(kept.source.static_pod_path, None);
+    // client-go's own rate, from a file and from a flag.
+    assert_eq!(config("kubeAPIQPS: 0\n").cluster.api.qps, 5);
+    let flags: &[(&str, &[&str])] = &[("kube-api-qps", &["0"])];
+    let flagged = try_load("", &[], flags, &HostFacts::default()).unwrap();
+    assert_eq!(flagged.config.cluster.api.qps, 5);
 }
 
 #[test]
@@ -207,6 +212,58 @@ fn drop_ins_merge_objects_and_replace_lists() {
     let loaded = try_load(main, &[], flags, &HostFacts::default()).unwrap().config;
     let want = Reserved { cpu_milli: 1000, pids: 5, ..Reserved::default() };
     assert_eq!(loaded.cgroup.system_reserved, want);
+}
+
+#[test]
+fn only_the_main_files_update_frequency_means_the_report() {
+    let periods = |main: &str, drop_ins: &[&str], flags: &[(&str, &[&str])]| {
+        let cluster = try_load(main, drop_ins, flags, &HostFacts::default()).unwrap();
+        let cluster = cluster.config.cluster;
+        (cluster.status_update.as_secs(), cluster.status_report.as_secs())
+    };
+    let (main, drop_in) = ("nodeStatusUpdateFrequency: 20s\n", "nodeStatusUpdateFrequency: 30s\n");
+    let flags: &[(&str, &[&str])] = &[("node-status-update-frequency", &["40s"])];
+    assert_eq!(periods(main, &[], &[]), (20, 20));
+    assert_eq!(periods("", &[drop_in], &[]), (30, 300));
+    assert_eq!(periods("", &[], flags), (40, 300));
+    assert_eq!(periods(main, &[drop_in], flags), (40, 20));
+    assert_eq!(periods(main, &["nodeStatusReportFrequency: 1m\n"], flags), (40, 60));
+    // A drop-in that takes the report frequency away makes it the update frequency.
+    assert_eq!(periods("", &[drop_in, "nodeStatusReportFrequency: 0s\n"], &[]), (30, 30));
+}
+
+#[test]
+fn a_flag_that_is_repeated_adds_to_its_list_except_taints() {
+    let loaded = |flag: &str, values: &[&str]| {
+        let main = "registerWithTaints: [{key: file, effect: NoExecute}]\n";
+        try_load(main, &[], &[(flag, values)], &HostFacts::default()).unwrap().config
+    };
+    let taints = |values: &[&str]| -> Vec<String> {
+        let taints = loaded("register-with-taints", values).cluster.taints;
+        taints.into_iter().map(|taint| taint.key).collect()
+    };
+    assert_eq!(taints(&["a=:NoSchedule", "b=:NoSchedule,c=1:NoExecute"]), ["b", "c"]);
+    assert_eq!(taints(&["a=:NoSchedule", ""]), [""; 0]);
+    let dns = loaded("cluster-dns", &["10.0.0.1", "10.0.0.2,10.0.0.3"]).pods.dns.cluster_dns;
+    assert_eq!(dns.len(), 3);
+}
+
+#[test]
+fn a_node_label_needs_no_value_and_headers_are_trimmed() {
+    let flags: &[(&str, &[&str])] = &[
+        ("node-labels", &["edge, disk = ssd ,rack="]),
+        ("manifest-url-header", &["X-A: b , X-C:d:e"]),
+    ];
+    let config = try_load("", &[], flags, &HostFacts::default()).unwrap().config;
+    let labels: Vec<(&str, &str)> = config.node.labels.iter().map(|(k, v)| (&**k, &**v)).collect();
+    assert_eq!(labels, [("disk", "ssd"), ("edge", ""), ("rack", "")]);
+    let headers: Vec<(&str, &str)> =
+        config.source.headers.iter().map(|(name, value)| (&**name, &**value)).collect();
+    assert_eq!(headers, [("X-A", "b"), ("X-C", "d:e")]);
+    assert_eq!(
+        mistakes("", &[("system-reserved", &["cpu"])]),
+        ["--system-reserved: Invalid value: \"cpu\": must be KEY=VALUE"]
+    );
 }
 
 #[test]
