@@ -2,7 +2,7 @@
 #![allow(clippy::unwrap_used, reason = "these are tests")]
 
 use std::{
-    fs,
+    fs, io,
     path::{Path, PathBuf},
     process::{Command, Output},
 };
@@ -112,9 +112,33 @@ fn a_wrong_command_line_exits_2_and_names_what_was_meant() {
         (&["--registry_burst=many"], "--registry-burst: Invalid value: \"many\": must be a whole"),
         (&["--config=/nonexistent/x.yaml"], "/nonexistent/x.yaml: cannot be read: No such file"),
         (&["--config-dir=/nonexistent"], "/nonexistent: cannot be read: No such file"),
+        (
+            &["port-forward", "web", "http"],
+            "wrong command line: \"http\" is no port: expected PORT",
+        ),
+        (&["logs", "a/b/c"], "\"a/b/c\" is not the name of a pod: expected NAME"),
+        (&["restart", "a/b/c"], "\"a/b/c\" is not the name of a pod: expected NAME"),
+        (&["exec", "-n", "c", "a/b", "--", "sh"], "\"a/b\" has the namespace \"a\", but"),
+        (&["cp", "./here", "./there"], "one of SRC and DST must be in a pod"),
+        (&["cp", "web:", "./there"], "\"web:\" has no path after the colon"),
     ] {
         let (code, _, error) = run(args);
         assert!(code == 2 && error.contains(part), "{args:?}: {code}\n{error}");
+    }
+}
+
+#[test]
+fn help_whose_reader_has_gone_is_no_failure() {
+    for args in [&["--help"][..], &["run", "--help"], &["--version"]] {
+        let (reader, writer) = io::pipe().unwrap();
+        drop(reader);
+        let mut command = Command::new(env!("CARGO_BIN_EXE_nodelet"));
+        let output = command.args(args).stdout(writer).output().unwrap();
+        assert_eq!(
+            (output.status.code(), text(&output.stderr)),
+            (Some(0), String::new()),
+            "{args:?}"
+        );
     }
 }
 

@@ -317,6 +317,23 @@ pub struct CheckArgs {
     pub image_credential_provider_bin_dir: Option<PathBuf>,
 }
 
+/// What is wrong with arguments that clap can't check.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum UsageError {
+    #[error("{0:?} is not the name of a pod: expected NAME or NAMESPACE/NAME")]
+    NotAPod(String),
+    #[error("{pod:?} has the namespace {in_name:?}, but --namespace is {in_flag:?}")]
+    TwoNamespaces { pod: String, in_name: String, in_flag: String },
+    #[error("{0:?} is no port: expected PORT, LOCAL:PORT or :PORT")]
+    NotAPort(String),
+    #[error("one of SRC and DST must be in a pod (POD:PATH), and the other one local")]
+    OneInPod,
+    #[error("{0:?} has no path after the colon; write ./{0} for a local file")]
+    NoPath(String),
+    #[error("{0:?} is not UTF-8")]
+    NotUtf8(String),
+}
+
 fn duration(text: &str) -> Result<std::time::Duration, NotADuration> {
     crate::model::parse_duration(text).ok_or(NotADuration)
 }

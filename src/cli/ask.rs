@@ -2,7 +2,7 @@
 
 use super::{
     EXIT_FAILURE, EXIT_NO_AGENT,
-    args::{AgentArgs, RestartArgs, RetryArgs},
+    args::{AgentArgs, RestartArgs, RetryArgs, UsageError},
     status::{SelectError, Wanted, reach},
 };
 use crate::{
@@ -17,6 +17,8 @@ use thiserror::Error;
 pub(super) enum AskError {
     #[error(transparent)]
     Client(#[from] ClientError),
+    #[error("wrong command line")]
+    Usage(#[from] UsageError),
     #[error(transparent)]
     Select(#[from] SelectError),
     #[error("can't write to standard output")]

@@ -19,7 +19,7 @@ use crate::{
 };
 use args::{
     AttachArgs, CheckArgs, CpArgs, EventsArgs, ExecArgs, ForgetArgs, LogsArgs, PortForwardArgs,
-    RestartArgs, RetryArgs, StatusArgs, TopArgs,
+    RestartArgs, RetryArgs, StatusArgs, TopArgs, UsageError,
 };
 use clap::{Args, CommandFactory, FromArgMatches, Parser, Subcommand, ValueHint};
 use clap_complete::Shell;
@@ -311,11 +311,10 @@ where
 /// Prints `--help`, `--version` and usage errors in clap's words.
 fn usage(error: &clap::Error) -> ExitCode {
     let shown = error.print();
-    if error.use_stderr() || shown.is_err() {
-        ExitCode::from(EXIT_USAGE)
-    } else {
-        ExitCode::SUCCESS
+    if error.use_stderr() {
+        return ExitCode::from(EXIT_USAGE);
     }
+    finish(shown.map(|()| ExitCode::SUCCESS))
 }
 
 /// Runs a command that asks the agent, on a runtime of its own.
@@ -339,7 +338,19 @@ fn fail(error: &(dyn Error + 'static)) -> ExitCode {
         return ExitCode::SUCCESS;
     }
     complain(&format!("nodelet: {}", error_chain(error)));
-    ExitCode::from(EXIT_FAILURE)
+    ExitCode::from(if is_usage(error) { EXIT_USAGE } else { EXIT_FAILURE })
+}
+
+/// Whether the command line is what is wrong.
+fn is_usage(error: &(dyn Error + 'static)) -> bool {
+    let mut cause = Some(error);
+    while let Some(inner) = cause {
+        if inner.is::<UsageError>() {
+            return true;
+        }
+        cause = inner.source();
+    }
+    false
 }
 
 /// Whether the reader of our output went away (`nodelet status | head -1`), which is no failure. An agent or a

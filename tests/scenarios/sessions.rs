@@ -60,7 +60,7 @@ pub fn a_command_runs_in_a_container(kind: Kind) {
         (&["exec", "other", "--", "true"], 1, "no pod other"),
         (&["exec", "web"], 2, "COMMAND"),
         (&["exec", "web", "--", "echo", &long, &long], 1, "the command is too long"),
-        (&["port-forward", "web", "http"], 1, "expected PORT, LOCAL:PORT or :PORT"),
+        (&["port-forward", "web", "http"], 2, "expected PORT, LOCAL:PORT or :PORT"),
     ] {
         let refused = cli(words);
         let error = text(&refused.stderr);

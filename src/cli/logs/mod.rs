@@ -6,7 +6,7 @@
 
 use super::{
     EXIT_NO_AGENT,
-    args::LogsArgs,
+    args::{LogsArgs, UsageError},
     status::{SelectError, Wanted},
 };
 use crate::{
@@ -32,6 +32,8 @@ const DEFAULT_DIR: &str = "/var/log/pods";
 /// Why there is no log.
 #[derive(Debug, Error)]
 pub(super) enum LogsError {
+    #[error("wrong command line")]
+    Usage(#[from] UsageError),
     #[error(transparent)]
     Select(#[from] SelectError),
     #[error(

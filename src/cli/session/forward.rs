@@ -6,7 +6,10 @@ use super::{
     spdy::{Frame, Frames, Sender, data},
 };
 use crate::{
-    cli::{args::PortForwardArgs, complain, print},
+    cli::{
+        args::{PortForwardArgs, UsageError},
+        complain, print,
+    },
     model::error_chain,
     serve::Upgraded,
 };
@@ -35,7 +38,7 @@ struct Forward {
 
 impl Forward {
     /// `8080:80`, `80` or `:80`
-    fn parse(text: &str) -> Result<Self, SessionError> {
+    fn parse(text: &str) -> Result<Self, UsageError> {
         let port = |text: &str| text.parse().ok().filter(|port| *port > 0);
         let forward = match text.split_once(':') {
             None => port(text).map(|port| Self { local: port, remote: port }),
@@ -44,7 +47,7 @@ impl Forward {
                 port(local).zip(port(remote)).map(|(local, remote)| Self { local, remote })
             }
         };
-        forward.ok_or_else(|| SessionError::NoPort(text.to_owned()))
+        forward.ok_or_else(|| UsageError::NotAPort(text.to_owned()))
     }
 }
 

@@ -15,7 +15,7 @@ pub(super) use forward::port_forward;
 
 use super::{
     EXIT_NO_AGENT,
-    args::{AgentArgs, AttachArgs, ExecArgs, NamespaceArgs},
+    args::{AgentArgs, AttachArgs, ExecArgs, NamespaceArgs, UsageError},
     status::{SelectError, Wanted, reach},
 };
 use crate::{
@@ -43,6 +43,8 @@ const PROTOCOL: &str = "v4.channel.k8s.io";
 pub(super) enum SessionError {
     #[error(transparent)]
     Client(#[from] ClientError),
+    #[error("wrong command line")]
+    Usage(#[from] UsageError),
     #[error(transparent)]
     Select(#[from] SelectError),
     #[error("container {container:?} not found in pod {pod}; it has {known}")]
@@ -67,8 +69,6 @@ pub(super) enum SessionError {
     Interrupted,
     #[error(transparent)]
     Copy(#[from] CopyError),
-    #[error("{0:?} is no port: expected PORT, LOCAL:PORT or :PORT")]
-    NoPort(String),
     #[error("can't listen on {address}")]
     Listen { address: String, source: io::Error },
 }

@@ -9,7 +9,7 @@ use super::{
 use crate::{
     cli::{
         EXIT_NO_AGENT,
-        args::{EventOutput, EventsArgs},
+        args::{EventOutput, EventsArgs, UsageError},
         complain, show,
     },
     clock,
@@ -26,6 +26,8 @@ use thiserror::Error;
 pub(in crate::cli) enum EventsError {
     #[error(transparent)]
     Client(#[from] ClientError),
+    #[error("wrong command line")]
+    Usage(#[from] UsageError),
     #[error(transparent)]
     Select(#[from] SelectError),
     #[error("can't write an event as JSON")]
@@ -138,7 +140,7 @@ struct Shown {
 impl Shown {
     /// # Errors
     /// The argument names no pod.
-    fn new(document: &StatusDocument, args: &EventsArgs) -> Result<Self, SelectError> {
+    fn new(document: &StatusDocument, args: &EventsArgs) -> Result<Self, EventsError> {
         let namespace = args.namespace.namespace.clone();
         let Some(pod) = &args.pod else { return Ok(Self { pod: None, namespace }) };
         // A pod may be gone, and its events still there.

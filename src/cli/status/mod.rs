@@ -21,7 +21,7 @@ pub(super) use text::table;
 
 use super::{
     EXIT_NO_AGENT, EXIT_USAGE,
-    args::{AgentArgs, Output, StatusArgs},
+    args::{AgentArgs, Output, StatusArgs, UsageError},
 };
 use crate::{
     clock,
@@ -42,6 +42,8 @@ use thiserror::Error;
 pub(super) enum StatusError {
     #[error(transparent)]
     Client(#[from] ClientError),
+    #[error("wrong command line")]
+    Usage(#[from] UsageError),
     #[error(transparent)]
     Select(#[from] SelectError),
     #[error("pod {key} does not run, its manifest is rejected:\n{problems}")]
@@ -144,28 +146,22 @@ fn render(
     args: &StatusArgs,
     now: Timestamp,
 ) -> Result<String, StatusError> {
+    let namespace = args.namespace.namespace.as_deref();
     let wanted = match &args.pod {
-        Some(pod) => Some(one(document, &Wanted::new(pod, args.namespace.namespace.as_deref())?)?),
+        Some(pod) => Some(one(document, &Wanted::new(pod, namespace)?)?),
         None => None,
     };
-    let in_namespace;
-    let document = match &args.namespace.namespace {
-        Some(namespace) if wanted.is_none() => {
-            let mut narrowed = document.clone();
-            narrowed.pods.retain(|view| *view.key.namespace == **namespace);
-            in_namespace = narrowed;
-            &in_namespace
-        }
-        Some(_) | None => document,
-    };
+    // A namespace narrows the list of pods alone. Manifests and the node are shown as a whole.
+    let is_shown = |view: &&PodView| namespace.is_none_or(|name| *view.key.namespace == *name);
+    let listed: Vec<&PodView> = document.pods.iter().filter(is_shown).collect();
     match (args.output, wanted) {
-        (Output::Table, None) => Ok(overview::render(document, now, false)),
-        (Output::Wide, None) => Ok(overview::render(document, now, true)),
+        (Output::Table, None) => Ok(overview::render(document, &listed, now, false)),
+        (Output::Wide, None) => Ok(overview::render(document, &listed, now, true)),
         (Output::Table | Output::Wide, Some(view)) => Ok(describe::render(document, view, now)),
         (output @ (Output::Json | Output::Yaml), wanted) => {
             let object = match wanted {
                 Some(view) => objects::pod(view)?,
-                None => objects::list(document)?,
+                None => objects::list(document, &listed)?,
             };
             if output == Output::Json {
                 Ok(serde_json::to_string_pretty(&object)? + "\n")

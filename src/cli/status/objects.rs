@@ -10,8 +10,11 @@ use serde_saphyr::SerializerOptions;
 
 /// `v1` `PodList`. What has no place in Kubernetes' own types stands beside the items, under
 /// `nodelet`: a `NodeStatus` of nodelet.dev/v1alpha1 with the node, manifests and events.
-pub(super) fn list(document: &StatusDocument) -> Result<Value, serde_json::Error> {
-    let items = document.pods.iter().map(pod).collect::<Result<Vec<Value>, _>>()?;
+pub(super) fn list(
+    document: &StatusDocument,
+    pods: &[&PodView],
+) -> Result<Value, serde_json::Error> {
+    let items = pods.iter().copied().map(pod).collect::<Result<Vec<Value>, _>>()?;
     Ok(json!({
         "apiVersion": "v1",
         "kind": "PodList",

@@ -14,9 +14,15 @@ use jiff::Timestamp;
 /// Indent below a heading, and of the problems below a file.
 const INDENT: usize = 2;
 
-pub(super) fn render(document: &StatusDocument, now: Timestamp, wide: bool) -> String {
+/// The overview, with `listed` of its pods in the table.
+pub(super) fn render(
+    document: &StatusDocument,
+    listed: &[&PodView],
+    now: Timestamp,
+    wide: bool,
+) -> String {
     let mut page = Page::default();
-    page.block(0, &pods::table(&document.pods, &document.node, now, wide));
+    page.block(0, &pods::table(listed, &document.node, now, wide));
     for source in &document.node.sources {
         page.line("");
         manifests(&mut page, source, &document.pods);

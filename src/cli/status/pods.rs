@@ -11,7 +11,7 @@ use jiff::Timestamp;
 const REASON_WIDTH: usize = 110;
 
 /// The table; a sentence when there are no pods.
-pub(super) fn table(pods: &[PodView], node: &NodeView, now: Timestamp, wide: bool) -> String {
+pub(super) fn table(pods: &[&PodView], node: &NodeView, now: Timestamp, wide: bool) -> String {
     if pods.is_empty() {
         return "No pods.\n".to_owned();
     }

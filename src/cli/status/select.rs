@@ -1,6 +1,9 @@
 //! Finds the pod that an argument names: `web`, `web-node1`, `shop/web`, `-n shop web`.
 
-use crate::model::{Order as _, PodKey};
+use crate::{
+    cli::args::UsageError,
+    model::{Order as _, PodKey},
+};
 use thiserror::Error;
 
 /// A pod as it was named on the command line.
@@ -13,10 +16,6 @@ pub(crate) struct Wanted {
 /// Why an argument names no pod.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub(crate) enum SelectError {
-    #[error("{0:?} is not the name of a pod: expected NAME or NAMESPACE/NAME")]
-    Malformed(String),
-    #[error("{pod:?} has the namespace {in_name:?}, but --namespace is {in_flag:?}")]
-    TwoNamespaces { pod: String, in_name: String, in_flag: String },
     #[error("no pod {wanted}{}", others(.known))]
     NotFound { wanted: String, known: Vec<PodKey> },
     #[error("{wanted} matches more than one pod: {}. Use a full name", joined(.found))]
@@ -37,19 +36,19 @@ fn joined(keys: &[PodKey]) -> String {
 
 impl Wanted {
     /// Reads POD and `--namespace`.
-    pub(crate) fn new(pod: &str, namespace: Option<&str>) -> Result<Self, SelectError> {
+    pub(crate) fn new(pod: &str, namespace: Option<&str>) -> Result<Self, UsageError> {
         let pod = pod.strip_prefix("pod/").or(pod.strip_prefix("pods/")).unwrap_or(pod);
         let (in_name, name) = match pod.split_once('/') {
             Some((namespace, name)) => (Some(namespace), name),
             None => (None, pod),
         };
         if name.is_empty() || name.contains('/') || in_name == Some("") {
-            return Err(SelectError::Malformed(pod.to_owned()));
+            return Err(UsageError::NotAPod(pod.to_owned()));
         }
         if let (Some(in_name), Some(in_flag)) = (in_name, namespace)
             && in_name != in_flag
         {
-            return Err(SelectError::TwoNamespaces {
+            return Err(UsageError::TwoNamespaces {
                 pod: pod.to_owned(),
                 in_name: in_name.to_owned(),
                 in_flag: in_flag.to_owned(),

@@ -1,7 +1,7 @@
 use super::*;
 use crate::{
     cli::args::{AgentArgs, NamespaceArgs},
-    model::{SourceKind, SourceView},
+    model::{PodUpdate, SourceKind, SourceView},
 };
 use serde_json::{Value, json};
 
@@ -254,7 +254,18 @@ fn healthy_pods_need_no_column_for_reasons() {
 fn a_namespace_narrows_the_table() {
     let mut arguments = args(None, Output::Table);
     arguments.namespace.namespace = Some("shop".to_owned());
-    assert!(shown(&document(), &arguments).starts_with("No pods.\n"));
+    let mut document = document();
+    document.pods[7].update = Some(PodUpdate::Waits("the image is missing".to_owned()));
+    let text = shown(&document, &arguments);
+    assert!(text.starts_with("No pods.\n"), "{text}");
+    // The rest is that of the whole node.
+    let all = shown(&document, &args(None, Output::Table));
+    let (_, rest) = all.split_once("\n\n").unwrap();
+    assert!(rest.contains("accepted, WAITS") && rest.contains("8 in all"), "{rest}");
+    assert_eq!(text, format!("No pods.\n\n{rest}"));
+    arguments.output = Output::Json;
+    let list: Value = serde_json::from_str(&shown(&document, &arguments)).unwrap();
+    assert_eq!(list["items"], json!([]));
 }
 
 #[test]

@@ -20,7 +20,10 @@ use super::{
 };
 use crate::{
     beneath,
-    cli::{args::CpArgs, complain},
+    cli::{
+        args::{CpArgs, UsageError},
+        complain,
+    },
 };
 use pack::Source;
 use pipe::{PipeReader, PipeWriter};
@@ -54,12 +57,6 @@ type Report<'a> = &'a mut dyn FnMut(&str);
 /// Why files were not copied.
 #[derive(Debug, Error)]
 pub(in crate::cli) enum CopyError {
-    #[error("one of SRC and DST must be in a pod (POD:PATH), and the other one local")]
-    OneInPod,
-    #[error("{0:?} has no path after the colon; write ./{0} for a local file")]
-    NoPath(String),
-    #[error("{0:?} is not UTF-8")]
-    NotUtf8(String),
     #[error("can't read {path:?}")]
     Read { path: PathBuf, source: io::Error },
     #[error("can't open the directory {path:?}")]
@@ -95,7 +92,7 @@ pub(in crate::cli) async fn cp(args: CpArgs) -> Result<ExitCode, SessionError> {
         (CopyPlace::Local(local), CopyPlace::InPod { pod, path }) => (pod, path, local, true),
         (CopyPlace::Local(_), CopyPlace::Local(_))
         | (CopyPlace::InPod { .. }, CopyPlace::InPod { .. }) => {
-            return Err(CopyError::OneInPod.into());
+            return Err(UsageError::OneInPod.into());
         }
     };
     let Some(found) = find(&args.agent, &pod, &args.namespace).await? else {

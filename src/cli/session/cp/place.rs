@@ -1,6 +1,6 @@
 //! The arguments of `nodelet cp`, and the name that a copy gets.
 
-use super::CopyError;
+use crate::cli::args::UsageError;
 use std::{
     ffi::{OsStr, OsString},
     os::unix::ffi::OsStrExt as _,
@@ -24,18 +24,18 @@ impl CopyPlace {
     ///
     /// # Errors
     /// When the path after the colon is missing, or text for the container is not UTF-8.
-    pub(super) fn parse(argument: &OsStr) -> Result<Self, CopyError> {
+    pub(super) fn parse(argument: &OsStr) -> Result<Self, UsageError> {
         let bytes = argument.as_bytes();
         if !bytes.contains(&b':') || bytes.starts_with(b".") || bytes.starts_with(b"/") {
             return Ok(Self::Local(argument.into()));
         }
         let lossy = || argument.to_string_lossy().into_owned();
-        let text = argument.to_str().ok_or_else(|| CopyError::NotUtf8(lossy()))?;
+        let text = argument.to_str().ok_or_else(|| UsageError::NotUtf8(lossy()))?;
         match text.split_once(':') {
             Some((pod, path)) if !path.is_empty() => {
                 Ok(Self::InPod { pod: pod.to_owned(), path: path.to_owned() })
             }
-            Some(_) | None => Err(CopyError::NoPath(lossy())),
+            Some(_) | None => Err(UsageError::NoPath(lossy())),
         }
     }
 }
