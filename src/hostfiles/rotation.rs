@@ -4,7 +4,10 @@
 use super::{HostFileError, HostFiles, gzip, io_error, logs::for_each_name};
 use crate::{
     beneath,
-    log_rotation::files::{OldFile, SETTLED, SetAside, compressed_name, is_stamp, plain_name},
+    log_rotation::files::{
+        LAST_FILE_IDLE, NodeLogs, OldFile, SETTLED, SetAside, compressed_name, is_stamp,
+        plain_name, stamp_at,
+    },
     model::{LogKind, LogName, MOST_LOG_NAMES, PodKey, PodUid},
 };
 use jiff::Timestamp;
@@ -24,8 +27,8 @@ use std::{
     time::Duration,
 };
 
-/// The files set aside that all logs are measured by.
-const MOST_SET_ASIDE: usize = MOST_LOG_NAMES;
+/// The most files that a measurement offers for removal.
+const MOST_OLD: usize = MOST_LOG_NAMES;
 /// The largest file that is compressed, in bytes. One with holes may say any size.
 const MOST_COMPRESSED: u64 = 16 << 30;
 
@@ -145,51 +148,58 @@ impl HostFiles {
         result.map(|()| tidied)
     }
 
-    /// Every log file of the pods: the bytes on disk of all, and the files that rotations set
-    /// aside. Files of other programs beside them count and are never offered for removal. What
-    /// can't be read is left out, and so are files beyond a number that no honest node has.
+    /// Every log file of these containers: the bytes on disk, and the files that may be removed.
+    /// Those are the files that rotations set aside, and the last files of instances that have
+    /// ended and were not written to for a while. Each container has the place of its first
+    /// instance that may run: the instances before it have ended. Files of other programs beside
+    /// the logs count and are never offered for removal. What can't be read is left out, and so are
+    /// files beyond a number that no honest node has.
     #[must_use]
-    pub fn measure_logs(
-        &self,
-        pods: &[(PodKey, PodUid, Vec<Box<str>>)],
-    ) -> (u64, Vec<OldFile<LogPlace>>) {
-        let mut total = 0_u64;
-        let mut old = Vec::new();
-        for (key, uid, containers) in pods {
-            for container in containers {
-                let mut place = LogPlace {
-                    key: key.clone(),
-                    uid: uid.clone(),
-                    container: container.clone(),
-                    restart_count: 0,
-                };
-                let Ok(Some(directory)) = self.log_directory(&place) else { continue };
-                let Ok(names) = directory.names() else { continue };
-                for name in names {
-                    let Some(parsed) = LogName::parse(&name) else { continue };
-                    let Ok(Some(stat)) = directory.stat(&name) else { continue };
-                    let size = bytes_on_disk(&stat);
-                    total = total.saturating_add(size);
-                    if let LogKind::SetAside { stamp, .. } = parsed.kind
-                        && is_stamp(stamp)
-                        && old.len() < MOST_SET_ASIDE
-                    {
-                        place.restart_count = parsed.restart_count;
-                        let (place, stamp) = (place.clone(), stamp.to_owned());
-                        old.push(OldFile { place, stamp, size });
+    pub fn measure_logs(&self, may_run: &[LogPlace], now: Timestamp) -> NodeLogs<LogPlace> {
+        let mut logs = NodeLogs { total: 0, current: 0, ended: 0, old: Vec::new() };
+        for first in may_run {
+            let Ok(Some(directory)) = self.log_directory(first) else { continue };
+            let Ok(names) = directory.names() else { continue };
+            for name in names {
+                let Some(LogName { restart_count, kind }) = LogName::parse(&name) else { continue };
+                let Ok(Some(stat)) = directory.stat(&name) else { continue };
+                let (size, place) =
+                    (bytes_on_disk(&stat), LogPlace { restart_count, ..first.clone() });
+                logs.total = logs.total.saturating_add(size);
+                let stamp = match kind {
+                    LogKind::SetAside { stamp, .. } => is_stamp(stamp).then(|| stamp.to_owned()),
+                    LogKind::Current => {
+                        logs.current = logs.current.saturating_add(size);
+                        let ended = restart_count < first.restart_count
+                            && size > 0
+                            && name == place.current();
+                        logs.ended += usize::from(ended);
+                        let offered = ended && is_idle(&stat, now, LAST_FILE_IDLE);
+                        offered.then(|| stamp_at(written_at(&stat)))
                     }
+                    LogKind::Unfinished => None,
+                };
+                if let Some(stamp) = stamp
+                    && logs.old.len() < MOST_OLD
+                {
+                    let is_last = kind == LogKind::Current;
+                    logs.old.push(OldFile { place, stamp, size, is_last });
                 }
             }
         }
-        (total, old)
+        logs
     }
 
-    /// Removes a file that was set aside, in whatever form it is there.
+    /// Removes a file that [`Self::measure_logs`] has offered; one that was set aside in whatever
+    /// form it is there.
     ///
     /// # Errors
     /// When it can't be removed.
     pub fn remove_old_log(&self, old: &OldFile<LogPlace>) -> Result<(), HostFileError> {
         let Some(directory) = self.log_directory(&old.place)? else { return Ok(()) };
+        if old.is_last {
+            return directory.remove(&old.place.current());
+        }
         directory.remove(&plain_name(old.place.restart_count, &old.stamp))?;
         directory.remove(&compressed_name(old.place.restart_count, &old.stamp))
     }
@@ -285,7 +295,7 @@ impl Directory {
         let unfinished = format!("{compressed}.tmp");
         let failed = |source| self.failed("compress", &plain, source);
         let Some(stat) = self.stat(&plain)? else { return Ok(true) };
-        if !is_settled(&stat, now) {
+        if !is_idle(&stat, now, SETTLED) {
             return Ok(false);
         }
         let size = u64::try_from(stat.st_size).unwrap_or(0);
@@ -356,11 +366,15 @@ fn bytes_on_disk(stat: &FileStat) -> u64 {
     u64::try_from(bytes).unwrap_or(0)
 }
 
-/// Whether nothing was written to a file for a while. After the clock was set back this is not
+/// Whether nothing was written to a file for this long. After the clock was set back this is not
 /// known until the file's time has passed.
-fn is_settled(stat: &FileStat, now: Timestamp) -> bool {
-    let written = Timestamp::from_second(stat.st_mtime).unwrap_or(Timestamp::MAX);
-    Duration::try_from(now.duration_since(written)).is_ok_and(|age| age >= SETTLED)
+fn is_idle(stat: &FileStat, now: Timestamp, period: Duration) -> bool {
+    Duration::try_from(now.duration_since(written_at(stat))).is_ok_and(|age| age >= period)
+}
+
+/// When a file was written to last.
+fn written_at(stat: &FileStat) -> Timestamp {
+    Timestamp::from_second(stat.st_mtime).unwrap_or(Timestamp::MAX)
 }
 
 /// Writes `source`, compressed, to `target` and to the disk. Returns the size of the source.

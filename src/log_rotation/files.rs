@@ -7,6 +7,9 @@ use std::{collections::BTreeMap, time::Duration};
 /// A file is compressed only when it was not written to for this long: the runtime may still be
 /// writing the last lines to a file that was set aside a moment ago.
 pub const SETTLED: Duration = Duration::from_secs(10);
+/// The last file of an instance is removed only when it was not written to for this long: the agent
+/// may not know yet that the instance runs.
+pub const LAST_FILE_IDLE: Duration = Duration::from_secs(60);
 
 /// The files that rotations of one instance's log have set aside, by stamp, oldest first. Files
 /// whose names have no stamp are another program's.
@@ -105,6 +108,12 @@ pub fn compressed_name(restart_count: u32, stamp: &str) -> String {
     format!("{restart_count}.log.{stamp}.gz")
 }
 
+/// The stamp of this time.
+#[must_use]
+pub fn stamp_at(time: Timestamp) -> String {
+    stamp_of(time.to_zoned(TimeZone::UTC).datetime())
+}
+
 /// `20261124-123548.123456`
 fn stamp_of(time: DateTime) -> String {
     format!("{}.{:06}", time.strftime("%Y%m%d-%H%M%S"), time.subsec_nanosecond() / 1000)
@@ -133,29 +142,55 @@ fn time_of(stamp: &str) -> Option<DateTime> {
     whole.checked_add(micros.microseconds()).ok()
 }
 
-/// A file that was set aside, of any container of the node.
+/// A file that may be removed, of any container of the node.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct OldFile<P> {
     /// Where it lies.
     pub place: P,
-    /// Its stamp.
+    /// The stamp in its name. For the last file of an instance: when it was written to last, in the
+    /// same form.
     pub stamp: String,
     /// In bytes.
     pub size: u64,
+    /// It is the last file of an instance that has ended. Otherwise, a rotation has set it aside.
+    pub is_last: bool,
 }
 
-/// What is to be removed so that all logs take at most `max_total_size` of the `total` bytes that
-/// they have: the oldest files of the whole node first.
+/// The logs of all containers of the node.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct NodeLogs<P> {
+    /// Bytes of all files.
+    pub total: u64,
+    /// Bytes of the current files, with the last files of instances that have ended.
+    pub current: u64,
+    /// The number of last files of instances that have ended. Empty files are not counted.
+    pub ended: usize,
+    /// The files that may be removed.
+    pub old: Vec<OldFile<P>>,
+}
+
+/// What is to be removed so that all logs take at most `max_total_size` bytes. Of each kind, the
+/// oldest files of the whole node go first:
+/// 1. last files of ended instances, until the current files take at most half of
+///    `max_total_size`. Otherwise, they would leave no room for files that were set aside, and each
+///    of those would be removed soon after its rotation;
+/// 2. files that were set aside;
+/// 3. the other last files.
 #[must_use]
-pub fn over_total<P>(
-    mut files: Vec<OldFile<P>>,
-    total: u64,
-    max_total_size: u64,
-) -> Vec<OldFile<P>> {
-    files.order_by(|a, b| a.stamp.cmp(&b.stamp));
-    let mut total = total;
-    files
-        .into_iter()
+pub fn over_total<P>(logs: NodeLogs<P>, max_total_size: u64) -> Vec<OldFile<P>> {
+    let NodeLogs { mut total, mut current, mut old, .. } = logs;
+    old.order_by(|a, b| a.stamp.cmp(&b.stamp));
+    let (mut last, set_aside): (Vec<_>, Vec<_>) = old.into_iter().partition(|file| file.is_last);
+    let over_half = last.iter().take_while(|file| {
+        let over = current > max_total_size / 2;
+        current = current.saturating_sub(file.size);
+        over
+    });
+    let over_half = over_half.count();
+    let others = last.split_off(over_half);
+    last.into_iter()
+        .chain(set_aside)
+        .chain(others)
         .take_while(|file| {
             let over = total > max_total_size;
             total = total.saturating_sub(file.size);

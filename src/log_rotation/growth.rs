@@ -107,7 +107,8 @@ fn multiple_after(now: Duration, period: Duration) -> Duration {
 }
 
 /// The size in bytes from which on a log is rotated: `max_size`, or less where the node's logs may
-/// take little, so that the current files of all `logs` take at most half of `max_total_size`.
+/// take little, so that `logs` current files take at most half of `max_total_size`. The last files
+/// of instances that have ended count as current ones.
 #[must_use]
 pub fn share(max_size: u64, max_total_size: Option<u64>, logs: usize) -> u64 {
     let Some(total) = max_total_size else { return max_size };

@@ -1,5 +1,5 @@
 use super::{
-    files::{OldFile, SetAside, Tidying, over_total},
+    files::{NodeLogs, OldFile, SetAside, Tidying, over_total},
     *,
 };
 
@@ -149,15 +149,39 @@ fn all_but_the_newest_file_are_compressed() {
     assert_eq!(set_aside.tidying(), expected);
 }
 
+fn set_aside(place: u8, stamp: &str, size: u64) -> OldFile<u8> {
+    OldFile { place, stamp: stamp.to_owned(), size, is_last: false }
+}
+
+/// The places of the files that are removed.
+fn removed(total: u64, current: u64, limit: u64, old: &[OldFile<u8>]) -> Vec<u8> {
+    let logs = NodeLogs { total, current, ended: 0, old: old.to_vec() };
+    over_total(logs, limit).into_iter().map(|old| old.place).collect()
+}
+
 #[test]
 fn the_oldest_files_of_the_node_go_first() {
-    let old = |place, stamp: &str, size| OldFile { place, stamp: stamp.to_owned(), size };
-    let files = || vec![old(1, "20260103-000000", 5), old(2, "20260101-000000", 3)];
-    let removed = |total, limit| {
-        over_total(files(), total, limit).into_iter().map(|old| old.place).collect::<Vec<_>>()
-    };
+    let files = [set_aside(1, "20260103-000000", 5), set_aside(2, "20260101-000000", 3)];
+    let removed = |total, limit| removed(total, total - 8, limit, &files);
     assert!(removed(10, 10).is_empty());
     assert_eq!(removed(11, 10), [2]);
     assert_eq!(removed(14, 10), [2, 1]);
     assert_eq!(removed(100, 10), [2, 1], "the current files alone take more");
+}
+
+#[test]
+fn last_files_of_ended_instances_go_above_half() {
+    let last = |place, stamp, size| OldFile { is_last: true, ..set_aside(place, stamp, size) };
+    let files = [
+        set_aside(1, "20260101-000000", 2),
+        last(2, "20260103-000000", 3),
+        last(3, "20260102-000000.000001", 3),
+    ];
+    let removed = |total, current| removed(total, current, 10, &files);
+    assert!(removed(10, 8).is_empty());
+    assert_eq!(removed(12, 5), [1], "the current files take half");
+    assert_eq!(removed(13, 5), [1, 3], "that is not enough");
+    assert_eq!(removed(12, 7), [3], "they take more than half");
+    assert_eq!(removed(14, 7), [3, 1]);
+    assert_eq!(removed(20, 18), [3, 2, 1], "instances that run take more than half");
 }

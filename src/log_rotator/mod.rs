@@ -65,6 +65,8 @@ pub struct LogRotatorTask {
     /// When all logs of the node are measured next; `None` while they are measured, and without
     /// `containerLogMaxTotalSize`.
     measure_at: Option<Duration>,
+    /// Files of instances that have ended which the last measurement has found and left.
+    ended: usize,
 }
 
 /// The log of a container that runs. Times are boot time.
@@ -124,7 +126,8 @@ enum Done {
     Looked(Result<Vec<Looked>, Crashed>),
     Rotated(ContainerId, Result<Rotated, RotationError>),
     Tidied(ContainerId, Result<Tidied, RotationError>),
-    Measured,
+    /// How many files of instances that have ended are left.
+    Measured(Result<usize, Crashed>),
 }
 
 /// A log to look at.
@@ -140,6 +143,8 @@ struct Looked {
     id: ContainerId,
     /// In bytes; `None`: there is no file.
     size: Result<Option<u64>, HostFileError>,
+    /// It had a watch when the look began.
+    was_watched: bool,
     watch: Option<WatchDescriptor>,
 }
 
@@ -177,6 +182,7 @@ impl LogRotatorTask {
             rotating: 0,
             tidying: 0,
             measure_at,
+            ended: 0,
         }
     }
 
@@ -361,14 +367,20 @@ impl LogRotatorTask {
                     log.tidy_at.get_or_insert(now.saturating_add(interval));
                 }
             }
-            Done::Measured => self.measure_at = Some(now.saturating_add(interval)),
+            Done::Measured(ended) => {
+                self.measure_at = Some(now.saturating_add(interval));
+                match ended {
+                    Ok(ended) => self.ended = ended,
+                    Err(error) => tracing::error!("{error}: container logs"),
+                }
+            }
         }
     }
 
     /// The size in bytes from which on a log is rotated.
     fn limit(&self) -> u64 {
         let RotationSettings { max_size, max_total_size, .. } = self.parts.settings;
-        share(max_size.unwrap_or(u64::MAX), max_total_size, self.logs.len())
+        share(max_size.unwrap_or(u64::MAX), max_total_size, self.logs.len() + self.ended)
     }
 
     /// Looks at everything that is due a while later.
@@ -379,7 +391,7 @@ impl LogRotatorTask {
         }
     }
 
-    fn looked(&mut self, Looked { id, size, watch }: Looked, now: Duration) {
+    fn looked(&mut self, Looked { id, size, was_watched, watch }: Looked, now: Duration) {
         let (limit, interval) = (self.limit(), self.parts.settings.interval);
         let Some(log) = self.logs.get_mut(&id).filter(|log| !log.rotating) else {
             // It has ended meanwhile.
@@ -388,7 +400,8 @@ impl LogRotatorTask {
             }
             return;
         };
-        let mut woken = false;
+        // The hint that has ended its watch came during the look.
+        let mut woken = was_watched && log.watch.is_none();
         if let (Some(hints), Some(watch)) = (&mut self.hints, watch) {
             woken = hints.ended.contains(&watch);
             if !woken {
@@ -478,29 +491,44 @@ impl LogRotatorTask {
     /// Removes the oldest files when all container logs together take too much.
     fn keep_total(&self, max_total_size: u64) -> Job {
         let files = self.parts.files.clone();
-        let pods = self.parts.pods.borrow();
-        let pods: Vec<_> = pods
-            .values()
-            .map(|view| {
-                let names = view.containers.iter().map(|one| one.name.clone()).collect();
-                (view.key.clone(), view.uid.clone(), names)
-            })
-            .collect();
+        let may_run = first_that_may_run(&self.parts.pods.borrow());
         let work = move || {
-            let (total, old) = files.measure_logs(&pods);
-            for old in over_total(old, total, max_total_size) {
+            let logs = files.measure_logs(&may_run, clock::now().wall);
+            let mut ended = logs.ended;
+            for old in over_total(logs, max_total_size) {
                 if let Err(error) = files.remove_old_log(&old) {
                     tracing::warn!("cannot keep container logs below their limit: {error}");
+                } else if old.is_last {
+                    ended = ended.saturating_sub(1);
+                    let LogPlace { key, container, restart_count, .. } = &old.place;
+                    tracing::info!(
+                        pod = %key, container = &**container, restart_count,
+                        "removed the last log file of an instance that has ended: container logs took more than containerLogMaxTotalSize"
+                    );
                 }
             }
+            ended
         };
-        Box::pin(async move {
-            if let Err(error) = LOG_FILES.run(work).await {
-                tracing::error!("{error}: container logs");
-            }
-            Done::Measured
-        })
+        Box::pin(async move { Done::Measured(LOG_FILES.run(work).await) })
     }
+}
+
+/// For each container the place of its first instance that may run: the newest one, or the next
+/// one when that does not run.
+fn first_that_may_run(pods: &PodViews) -> Vec<LogPlace> {
+    let mut places = Vec::new();
+    for view in pods.values() {
+        for newest in &view.containers {
+            let ended = u32::from(newest.running_since.is_none());
+            places.push(LogPlace {
+                key: view.key.clone(),
+                uid: view.uid.clone(),
+                container: newest.name.clone(),
+                restart_count: newest.restart_count.saturating_add(ended),
+            });
+        }
+    }
+    places
 }
 
 impl Hints {
@@ -540,7 +568,8 @@ async fn next_event(hints: &mut Option<Hints>) -> io::Result<(WatchDescriptor, E
 /// Blocks.
 fn look_at_all(files: &HostFiles, mut watches: Option<Watches>, looks: Vec<Look>) -> Vec<Looked> {
     let look = |Look { id, place, watch_at }: Look| {
-        let mut looked = Looked { id, size: files.log_size(&place), watch: None };
+        let (size, was_watched) = (files.log_size(&place), watch_at.is_none());
+        let mut looked = Looked { id, size, was_watched, watch: None };
         if let (Ok(Some(size)), Some(watches)) = (&looked.size, &mut watches)
             && watch_at == Some(*size)
             && let Ok(path) = files.current_log(&place)

@@ -3,11 +3,13 @@
 use super::*;
 use crate::{
     hostfiles::HostFilePaths,
-    model::{PodKey, PodUid},
+    model::{ContainerInstance, PodKey, PodUid, PodView},
 };
+use jiff::Timestamp;
 use std::{
-    fs,
+    fs::{self, File},
     path::{Path, PathBuf},
+    time::SystemTime,
 };
 use tempfile::TempDir;
 
@@ -56,6 +58,60 @@ async fn a_hint_that_comes_before_the_end_of_the_look_counts() {
     assert!(log.watch.is_none() && until < Duration::from_secs(1), "{until:?}");
     let hints = task.hints.unwrap();
     assert!(hints.watched.is_empty() && hints.ended.is_empty());
+}
+
+#[tokio::test]
+async fn a_hint_during_a_look_at_a_watched_log_counts() {
+    let (_dir, mut task, path) = bench();
+    let id = ContainerId::from("c");
+    task.begin(NOW);
+    let done = task.jobs.next().await.unwrap();
+    task.take(done);
+    task.logs.get_mut(&id).unwrap().look_at = NOW;
+    task.begin(NOW);
+    let done = task.jobs.next().await.unwrap();
+    fs::write(&path, "grows").unwrap();
+    let event = next_event(&mut task.hints).await;
+    task.wake(event);
+    task.take(done);
+    let log = &task.logs[&id];
+    let until = log.look_at.saturating_sub(clock::now().boot);
+    assert!(log.watch.is_none() && until < Duration::from_secs(1), "{until:?}");
+}
+
+#[tokio::test]
+async fn files_of_ended_instances_count_and_go() {
+    let (_dir, mut task, path) = bench();
+    let view = serde_json::json!({
+        "key": {"namespace": "default", "name": "web"}, "uid": "u", "pod": null, "status": {},
+        "origin": null, "terminating": false, "hung": null, "waiting": null,
+    });
+    let mut view: PodView = serde_json::from_value(view).unwrap();
+    view.containers.push(ContainerInstance {
+        name: "main".into(),
+        id: "c".into(),
+        restart_count: 1,
+        running_since: Some(Timestamp::UNIX_EPOCH),
+        started: true,
+        in_post_start: false,
+    });
+    let pods: PodViews = [(view.key.clone(), Arc::new(view))].into_iter().collect();
+    task.parts.pods = watch::channel(Arc::new(pods)).1;
+    let names = ["0.log", "1.log", "1.log.20260101-000001"];
+    for (name, size) in names.into_iter().zip([3000, 1000, 1000]) {
+        let path = path.with_file_name(name);
+        fs::write(&path, vec![b'x'; size]).unwrap();
+        let file = File::options().append(true).open(path).unwrap();
+        file.set_modified(SystemTime::UNIX_EPOCH).unwrap();
+    }
+    task.parts.settings.max_total_size = Some(100_000);
+    let measured = task.keep_total(5000).await;
+    task.take(measured);
+    assert_eq!(task.limit(), 25_000, "the file of the former instance has its share");
+    let measured = task.keep_total(4999).await;
+    task.take(measured);
+    assert_eq!(names.map(|name| path.with_file_name(name).exists()), [false, true, true]);
+    assert_eq!(task.limit(), 50_000);
 }
 
 #[tokio::test]

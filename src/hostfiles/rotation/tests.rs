@@ -6,6 +6,7 @@ use std::{
     fs,
     os::unix::fs::{MetadataExt as _, PermissionsExt as _, symlink},
     path::Path,
+    slice::from_ref,
     time::SystemTime,
 };
 use tempfile::TempDir;
@@ -230,16 +231,32 @@ fn logs_of_all_pods_are_measured_and_removed() {
     logs.write("3.log.20260101-000001.gz", "123");
     logs.write("2.log.20260101-000002", "12");
     logs.write("note.txt", "not a log");
-    let names = |names: &[&str]| names.iter().map(|name| (*name).into()).collect();
-    let pods = [(logs.place.key.clone(), logs.place.uid.clone(), names(&["main", "absent"]))];
-    let (total, mut old) = logs.files.measure_logs(&pods);
-    assert_eq!(total, 10);
+    let absent = LogPlace { container: "absent".into(), ..logs.place.clone() };
+    let found = logs.files.measure_logs(&[logs.place.clone(), absent], Timestamp::now());
+    assert_eq!((found.total, found.current, found.ended), (10, 5, 0));
+    let mut old = found.old;
     old.sort_by_key(|old| old.size);
     let found: Vec<_> =
         old.iter().map(|old| (old.place.restart_count, &*old.stamp, old.size)).collect();
     assert_eq!(found, [(2, "20260101-000002", 2), (3, "20260101-000001", 3)]);
     old.iter().for_each(|old| logs.files.remove_old_log(old).unwrap());
     logs.expect(&["3.log", "note.txt"]);
+}
+
+#[test]
+fn idle_last_files_of_ended_instances_are_offered() {
+    let logs = logs();
+    logs.write_aged("0.log", "", LAST_FILE_IDLE);
+    logs.write_aged("1.log", "1", LAST_FILE_IDLE);
+    logs.write("2.log", "has just ended");
+    logs.write_aged("3.log", "may run", LAST_FILE_IDLE);
+    logs.write_aged("01.log", "of another program", LAST_FILE_IDLE);
+    let found = logs.files.measure_logs(from_ref(&logs.place), Timestamp::now());
+    assert_eq!((found.total, found.current, found.ended), (40, 40, 2));
+    let [old] = &found.old[..] else { panic!("{found:?}") };
+    assert_eq!((old.place.restart_count, old.size, old.is_last), (1, 1, true));
+    logs.files.remove_old_log(old).unwrap();
+    logs.expect(&["0.log", "01.log", "2.log", "3.log"]);
 }
 
 /// A container can make a file of any size that takes no room.
@@ -255,8 +272,7 @@ fn holes_are_neither_compressed_for_hours_nor_counted() {
     let tidied = logs.files.tidy_log(&logs.place, Timestamp::now()).unwrap();
     assert_eq!(tidied.left, 0);
     logs.expect(&["3.log.20260101-000001", "3.log.20260101-000002"]);
-    let pods = [(logs.place.key.clone(), logs.place.uid.clone(), vec!["main".into()])];
-    let (total, _) = logs.files.measure_logs(&pods);
+    let total = logs.files.measure_logs(from_ref(&logs.place), Timestamp::now()).total;
     assert!(total < 1 << 20, "{total}");
 }
 
@@ -266,10 +282,9 @@ fn log_files_of_other_programs_count_and_are_not_offered() {
     for name in ["3.log.1", "3.log.2.gz", "3.log.keep", "3.log.20260101-000001"] {
         logs.write(name, "12");
     }
-    let pods = [(logs.place.key.clone(), logs.place.uid.clone(), vec!["main".into()])];
-    let (total, old) = logs.files.measure_logs(&pods);
-    assert_eq!(total, 8);
-    let offered: Vec<_> = old.iter().map(|old| &*old.stamp).collect();
+    let found = logs.files.measure_logs(from_ref(&logs.place), Timestamp::now());
+    assert_eq!(found.total, 8);
+    let offered: Vec<_> = found.old.iter().map(|old| &*old.stamp).collect();
     assert_eq!(offered, ["20260101-000001"]);
 }
 
