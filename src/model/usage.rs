@@ -1,7 +1,7 @@
 //! What one pod uses of what may run short, measured only when a decision needs it. `None`: it
 //! could not be measured.
 
-use super::{PodKey, PodUid};
+use super::{ContainerId, PodKey, PodUid};
 use std::path::PathBuf;
 
 /// A pod's use.
@@ -45,6 +45,8 @@ pub struct PartlyMeasured {
 pub struct ContainerUse {
     /// Name in the pod.
     pub name: Box<str>,
+    /// The runtime's id of the instance that was measured.
+    pub id: Option<ContainerId>,
     /// Working set of its cgroup, in bytes.
     pub memory: Option<u64>,
     /// Its log files, the rotated ones included.

@@ -319,6 +319,7 @@ fn from_cgroups(pod: &PodPlaces) -> Measured {
         let cgroup = below.as_ref().zip(place.id.as_ref()).and_then(|(all, id)| all.find(id));
         ContainerUse {
             name: place.name.clone(),
+            id: place.id.clone(),
             memory: cgroup.and_then(|cgroup| cgroup_memory(&cgroup.memory).ok()),
             logs: None,
             layer: None,

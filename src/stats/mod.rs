@@ -22,8 +22,8 @@ use crate::{
     clock,
     cri::RuntimeClient,
     model::{
-        CgroupStats, ClaimStats, CollectOrdered as _, ContainerStats, FsStats, LogSize,
-        MeasuredSpace, NodeStats, Now, PodStats, PodView, PodViews, Signal, Space, Stats,
+        CgroupStats, ClaimStats, CollectOrdered as _, ContainerId, ContainerStats, FsStats,
+        LogSize, MeasuredSpace, NodeStats, Now, PodStats, PodView, PodViews, Signal, Space, Stats,
         StatsDepth, VolumeStats, k8s,
     },
     podspec::{MeasuredClaim, image_of},
@@ -362,7 +362,10 @@ fn put_space(pod: &mut PodStats, survey: &Survey) {
     let measured = |space: Space| MeasuredSpace { space, at: survey.at };
     for container in &mut pod.containers {
         let found = found.containers.iter().find(|one| one.name == container.name);
-        container.layer = found.and_then(|one| one.layer).map(measured);
+        let is_measured = |id: &ContainerId| id.as_str() == &*container.id;
+        // A layer belongs to one instance, the logs to all instances of the container.
+        let of_instance = found.filter(|one| one.id.as_ref().is_some_and(is_measured));
+        container.layer = of_instance.and_then(|one| one.layer).map(measured);
         container.logs = found.and_then(|one| one.logs).map(measured);
     }
     let volumes = found.volumes.iter();

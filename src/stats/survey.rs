@@ -12,8 +12,9 @@ use jiff::Timestamp;
 use std::{collections::BTreeMap, path::PathBuf, sync::Arc, time::Duration};
 use tokio::{task::JoinSet, time::timeout};
 
-/// How long a client waits for the first survey. Later ones get the last one that is finished.
-const FIRST_PATIENCE: Duration = Duration::from_secs(3);
+/// How long a client waits for a survey when there is none yet or the last one is far too old.
+/// Otherwise, it gets the last one that is finished.
+const PATIENCE: Duration = Duration::from_secs(3);
 
 /// What one survey has found.
 #[derive(Debug)]
@@ -44,7 +45,8 @@ impl Surveys {
     }
 
     /// The last survey. Begins another one of `pods` when it is older than `period`, and waits for
-    /// the very first. `everyone` are all pods, and `runtime_dirs` the runtime's own directories.
+    /// that when it is older than twice the period, or when there is none. `everyone` are all pods,
+    /// and `runtime_dirs` the runtime's own directories.
     pub(super) async fn latest(
         &mut self,
         pods: Vec<PodPlaces>,
@@ -55,8 +57,10 @@ impl Surveys {
         let ended = self.running.try_join_next();
         self.fold(ended);
         let now = clock::now();
-        let old = |survey: &Arc<Survey>| now.boot.saturating_sub(survey.begun) >= period;
-        if self.running.is_empty() && self.latest.as_ref().is_none_or(old) {
+        let is_old = |latest: &Option<Arc<Survey>>, age: Duration| {
+            latest.as_ref().is_none_or(|survey| now.boot.saturating_sub(survey.begun) >= age)
+        };
+        if self.running.is_empty() && is_old(&self.latest, period) {
             let measuring = self.measurer.measure(pods, everyone, runtime_dirs);
             let runtime = self.runtime.clone();
             self.running.spawn(async move {
@@ -64,9 +68,9 @@ impl Surveys {
                 (now, measured, images.ok().map(|told| told.images_use))
             });
         }
-        if self.latest.is_none() {
-            let first = timeout(FIRST_PATIENCE, self.running.join_next()).await;
-            self.fold(first.ok().flatten());
+        if is_old(&self.latest, period.saturating_mul(2)) {
+            let ended = timeout(PATIENCE, self.running.join_next()).await;
+            self.fold(ended.ok().flatten());
         }
         self.latest.clone()
     }

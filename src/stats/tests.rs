@@ -44,6 +44,10 @@ impl Rig {
     }
 
     fn new() -> Self {
+        Self::with_period(Duration::from_secs(60))
+    }
+
+    fn with_period(survey_period: Duration) -> Self {
         let dir = tempfile::tempdir().unwrap();
         make_cgroup(&Self::pod(dir.path()), 2_000_000);
         make_cgroup(&Self::pod(dir.path()).join("cri-containerd-c1.scope"), 1_000_000);
@@ -63,6 +67,8 @@ impl Rig {
         let (pods, views) = watch::channel(Arc::new(all));
         let cgroup = CgroupDirs::unified(Self::pod(dir.path()));
         let disk = dir.path().to_owned();
+        let layer = dir.path().join("layer");
+        fs::create_dir(&layer).unwrap();
         let collector = Collector::new(StatsParts {
             cgroups: Cgroups::on_hierarchies(vec![hierarchy], &cgroups).unwrap(),
             runtime: RuntimeClient::new("unix:///nonexistent", None, Duration::from_secs(1))
@@ -75,7 +81,7 @@ impl Rig {
                     containers: vec![ContainerPlaces {
                         name: "main".into(),
                         id: Some("c1".into()),
-                        layer: None,
+                        layer: Some(layer.clone()),
                     }],
                     volumes: Vec::new(),
                     logs: None,
@@ -90,7 +96,7 @@ impl Rig {
             }),
             pods: views,
             disks: DiskReadings::new(watch::channel(Arc::default()).1, Arc::default()),
-            survey_period: Some(Duration::from_secs(60)),
+            survey_period: Some(survey_period),
         });
         Self { dir, collector, pods }
     }
@@ -160,6 +166,32 @@ async fn cgroups_of_version_2_are_told() {
     );
     assert_eq!((used.tasks, used.tasks_limit), (Some(3), None));
     assert!(stats.node.machine.memory.is_some() && stats.node.agent.memory.unwrap().rss > 0);
+}
+
+#[tokio::test]
+async fn a_survey_that_is_far_too_old_is_not_told() {
+    let rig = Rig::with_period(FRESH / 4);
+    let first = rig.collector.collect(StatsDepth::Everything).await;
+    let first = first.pods[0].containers[0].layer.unwrap().at;
+    tokio::time::sleep(FRESH + Duration::from_millis(50)).await;
+    let asked = clock::now().wall;
+    let stats = rig.collector.collect(StatsDepth::Everything).await;
+    let found = stats.pods[0].containers[0].layer.unwrap().at;
+    assert!(found >= asked, "asked at {asked}, measured at {found}, after {first}");
+}
+
+#[tokio::test]
+async fn a_new_instance_does_not_have_the_layer_of_the_former_one() {
+    let rig = Rig::new();
+    let stats = rig.collector.collect(StatsDepth::Everything).await;
+    assert!(stats.pods[0].containers[0].layer.is_some(), "{stats:?}");
+    let mut view = running_pod();
+    view.containers[0].id = "c2".into();
+    rig.pods.send_replace(Arc::new([(view.key.clone(), Arc::new(view))].into_iter().collect()));
+    tokio::time::sleep(FRESH + Duration::from_millis(50)).await;
+    let stats = rig.collector.collect(StatsDepth::Everything).await;
+    let container = &stats.pods[0].containers[0];
+    assert_eq!((&*container.id, container.layer), ("c2", None));
 }
 
 #[tokio::test]

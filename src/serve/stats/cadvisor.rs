@@ -130,6 +130,8 @@ pub(super) struct Series {
 }
 
 type Value = fn(&Row<'_>) -> Option<f64>;
+/// A value and when it was measured.
+type ValueAt = fn(&Row<'_>) -> Option<(f64, Timestamp)>;
 
 /// The samples of a series. All but [`Tells::Set`] have the time at which they were read.
 enum Tells {
@@ -138,7 +140,7 @@ enum Tells {
     /// The same for what is configured.
     Set(Value),
     /// One of each row, with an empty device: which one it is lies with the runtime.
-    OnDisk(Value),
+    OnDisk(ValueAt),
     /// One of each interface of a row.
     OfInterface(fn(&InterfaceStats) -> u64),
     /// One of each block device of a row.
@@ -159,7 +161,7 @@ impl Series {
 
     fn put(&self, row: &Row<'_>, samples: &mut Samples) {
         let at = Some(row.stats.at);
-        let mut more = |label: &str, value| {
+        let mut more = |label: &str, value, at| {
             samples.put(&format!("{},{label}", row.labels), value, at);
         };
         match self.tells {
@@ -170,15 +172,16 @@ impl Series {
                 value(row).into_iter().for_each(|value| samples.put(row.labels, value, None));
             }
             OnDisk(value) => {
-                value(row).into_iter().for_each(|value| more("device=\"\"", value));
+                let measured = value(row).into_iter();
+                measured.for_each(|(value, at)| more("device=\"\"", value, Some(at)));
             }
             OfInterface(value) => row.network.iter().for_each(|interface| {
-                more(&labels([("interface", &interface.name)]), number(value(interface)));
+                more(&labels([("interface", &interface.name)]), number(value(interface)), at);
             }),
             OfDevice(value) => row.stats.io.iter().for_each(|io| {
-                more(&labels([("device", &io.path)]), number(value(io)));
+                more(&labels([("device", &io.path)]), number(value(io)), at);
             }),
-            Each(values) => values(row).iter().for_each(|(label, value)| more(label, *value)),
+            Each(values) => values(row).iter().for_each(|(label, value)| more(label, *value, at)),
         }
     }
 }
@@ -375,19 +378,19 @@ pub(super) const SERIES: &[Series] = &[
         "container_fs_limit_bytes",
         Gauge,
         "Size of the file system, in bytes",
-        OnDisk(|row| Some(number(row.measured_fs()?.bytes.1))),
+        OnDisk(|row| on_fs(row, |fs| Some(fs.bytes.1))),
     ),
     series(
         "container_fs_inodes_free",
         Gauge,
         "Inodes that are free on the file system",
-        OnDisk(|row| Some(number(row.measured_fs()?.inodes?.0))),
+        OnDisk(|row| on_fs(row, |fs| Some(fs.inodes?.0))),
     ),
     series(
         "container_fs_inodes_total",
         Gauge,
         "Inodes of the file system",
-        OnDisk(|row| Some(number(row.measured_fs()?.inodes?.1))),
+        OnDisk(|row| on_fs(row, |fs| Some(fs.inodes?.1))),
     ),
     series(
         "container_fs_reads_bytes_total",
@@ -544,11 +547,16 @@ fn of_devices(row: &Row<'_>) -> Vec<(String, f64)> {
     all.flat_map(|io| [of(io, "Read", io.read_bytes), of(io, "Write", io.written_bytes)]).collect()
 }
 
-fn used_bytes(row: &Row<'_>) -> Option<f64> {
+fn used_bytes(row: &Row<'_>) -> Option<(f64, Timestamp)> {
     match row.is_machine {
-        true => row.fs.map(|fs| number(fs.used_bytes)),
-        false => row.layer.map(|layer| number(layer.space.bytes)),
+        true => row.fs.map(|fs| (number(fs.used_bytes), fs.at)),
+        false => row.layer.map(|layer| (number(layer.space.bytes), layer.at)),
     }
+}
+
+fn on_fs(row: &Row<'_>, value: fn(&FsStats) -> Option<u64>) -> Option<(f64, Timestamp)> {
+    let fs = row.measured_fs()?;
+    Some((number(value(&fs)?), fs.at))
 }
 
 impl Row<'_> {

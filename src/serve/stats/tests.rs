@@ -208,6 +208,27 @@ fn series_have_the_labels_of_upstream() {
 }
 
 #[test]
+fn samples_of_a_disk_have_the_time_of_their_reading() {
+    let mut stats = stats();
+    let earlier = |millis: i64| Timestamp::from_millisecond(1_700_000_000_500 - millis).unwrap();
+    let fs = FsStats { at: earlier(100), bytes: (40, 100), used_bytes: 50, inodes: Some((3, 10)) };
+    (stats.node.root_fs, stats.node.container_fs) = (Some(fs), Some(fs));
+    stats.pods[0].containers[0].layer.as_mut().unwrap().at = earlier(200);
+    let rows = cadvisor::Rows::of(Arc::new(stats));
+    let text: String = cadvisor::SERIES.iter().map(|series| series.text(&rows)).collect();
+    let sample = |name: &str, container: &str| {
+        let begin = format!("{name}{{container=\"{container}\",");
+        let line = text.lines().find(|line| line.starts_with(&begin));
+        line.and_then(|line| line.rsplit_once("} ")).map(|(_, rest)| rest)
+    };
+    assert_eq!(sample("container_fs_usage_bytes", ""), Some("50 1700000000400"));
+    assert_eq!(sample("container_fs_usage_bytes", "main"), Some("4096 1700000000300"));
+    assert_eq!(sample("container_fs_limit_bytes", "main"), Some("100 1700000000400"));
+    assert_eq!(sample("container_fs_inodes_free", "main"), Some("3 1700000000400"));
+    assert_eq!(sample("container_fs_inodes_total", "main"), Some("10 1700000000400"));
+}
+
+#[test]
 fn a_container_that_has_just_ended_has_no_resource_series() {
     let mut stats = stats();
     let mut ended = stats.pods[0].containers[0].clone();

@@ -103,7 +103,13 @@ impl Pod {
         let spec = pod.spec.as_ref().unwrap();
         let containers = spec.containers.iter().chain(spec.init_containers.iter().flatten());
         let containers = containers
-            .map(|c| ContainerUse { name: (*c.name).into(), memory: None, logs: None, layer: None })
+            .map(|c| ContainerUse {
+                name: (*c.name).into(),
+                id: None,
+                memory: None,
+                logs: None,
+                layer: None,
+            })
             .collect();
         let volumes = spec.volumes.iter().flatten().filter_map(|volume| {
             let medium = volume.empty_dir.as_ref()?.medium.as_deref();
