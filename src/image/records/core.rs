@@ -15,8 +15,8 @@ use serde_json::{Map, Value, json};
 const VERSION: &str = "kubelet.config.k8s.io/v1beta1";
 /// An earlier version of the same shape.
 const EARLIER_VERSION: &str = "kubelet.config.k8s.io/v1alpha1";
-/// The most Secrets of a name to which others with the same credentials are added, as in the
-/// kubelet.
+/// The most Secrets of a name. To a record that has so many, no other Secret with the same
+/// credentials is added, as in the kubelet. One that has pulled the image replaces the oldest one.
 const MAX_SECRETS: usize = 100;
 
 const RECORD: &[Field] = &[
@@ -243,6 +243,9 @@ impl PulledRecord {
                 // A Secret with new credentials replaces the one with the earlier ones.
                 access.secrets.retain(|known| known.of != secret.of);
                 access.secrets.push(secret);
+                // The files of the records have a limit of size.
+                let surplus = access.secrets.len().saturating_sub(MAX_SECRETS);
+                access.secrets.drain(..surplus);
                 true
             }
         }

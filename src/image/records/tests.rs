@@ -126,6 +126,19 @@ fn many_secrets_with_the_same_credentials_are_not_all_written_down() {
 }
 
 #[test]
+fn a_record_drops_its_oldest_secrets() {
+    let mut memory = memory();
+    for number in 0..=100 {
+        let (name, hash) = (format!("s{number}"), number.to_string());
+        assert!(memory.note_pulled(IMAGE, ID, with(&name, &hash), at(1)).is_some());
+    }
+    assert_eq!(judge(&memory, IMAGE, &[secret("s0", "0")]), ImageAccess::Unverified);
+    for hash in ["1", "100"] {
+        assert!(is_granted(&memory, IMAGE, &[secret(&format!("s{hash}"), hash)]), "{hash}");
+    }
+}
+
+#[test]
 fn records_have_the_shape_of_the_kubelet() {
     let mut memory = memory();
     let file = memory.note_pulled(IMAGE, ID, with("a", "1"), at(1)).unwrap();
