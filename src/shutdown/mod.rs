@@ -135,7 +135,7 @@ impl Listener {
             let error = match Logind::connect(&self.places.bus).await {
                 Ok(logind) => {
                     was_there = true;
-                    match self.listen(logind).await {
+                    match self.listen(logind, &mut lost).await {
                         Ok(never) => match never {},
                         Err(error) => error,
                     }
@@ -158,7 +158,9 @@ impl Listener {
         }
     }
 
-    async fn listen(&self, mut logind: Logind) -> Result<Infallible, LogindError> {
+    /// Hears logind until the connection is lost. `lost` becomes false when the connection was good
+    /// before that.
+    async fn listen(&self, mut logind: Logind, lost: &mut bool) -> Result<Infallible, LogindError> {
         loop {
             match logind.find().await {
                 // logind gives no lock any more.
@@ -174,6 +176,7 @@ impl Listener {
                 }
                 Err(error) => return Err(error),
             }
+            *lost = false;
             loop {
                 match logind.hear().await? {
                     Heard::GoingDown => self.tell(Told::GoingDown).await,

@@ -204,6 +204,30 @@ async fn the_lock_is_held_while_the_bus_is_away() {
 }
 
 #[tokio::test]
+async fn a_good_connection_ends_a_row_of_losses() {
+    let dir = tempfile::tempdir().unwrap();
+    let (bus, drop_in) = (dir.path().join("bus"), dir.path().join("drop-in.conf"));
+    let mut fake = FakeLogind::start(&bus, &drop_in);
+    let (tell, mut told) = mpsc::channel(TOLD);
+    let places = Places { bus, drop_in };
+    let wanted = Duration::from_secs(1);
+    let listener = Listener { places, wanted, tell, trouble: watch::Sender::default() };
+    let mut lost = true;
+    let logind = Logind::connect(&listener.places.bus).await.unwrap();
+    let lose = async {
+        while !matches!(told.recv().await, None | Some(Told::Lock(_))) {}
+        fake.restart_bus().await;
+    };
+    let (error, ()) = tokio::join!(listener.listen(logind, &mut lost), lose);
+    assert!(error.is_err() && !lost);
+    lost = true;
+    let logind = Logind::connect(&listener.places.bus).await.unwrap();
+    fake.restart_bus().await;
+    assert!(listener.listen(logind, &mut lost).await.is_err());
+    assert!(lost, "logind has not answered");
+}
+
+#[tokio::test]
 async fn an_agent_that_comes_during_a_shutdown_goes_on_with_it() {
     let bench = bench(&[60], |logind| logind.set(|state| state.preparing = true));
     bench.until(Some(0), Bench::turn).await;
