@@ -14,21 +14,27 @@ pub(super) fn remembered(loaded: &mut Loaded, kind: SourceKind) -> SavedState {
     match loaded.sources.remove(&kind).unwrap_or_default() {
         // Pods were admitted from it, so it had manifests: that they were never saved (a crash, a
         // full disk) must not make an unmounted directory look like an empty one.
-        LoadedSource::None if admitted(&loaded.pods, kind).next().is_some() => SavedState::Lost,
+        LoadedSource::None if records_from(&loaded.pods, kind).next().is_some() => SavedState::Lost,
         LoadedSource::None => SavedState::None,
         LoadedSource::Lost => SavedState::Lost,
         LoadedSource::Saved(state) => SavedState::Saved(state),
     }
 }
 
-/// The pods whose records say that they were written in a source of this kind, and where.
-pub(super) fn admitted(
+/// The pods that were admitted from a source of this kind and are not being removed, and where they
+/// were written.
+pub(super) fn admitted(loaded: &Loaded, kind: SourceKind) -> Vec<(PodKey, Origin)> {
+    let records = records_from(&loaded.pods, kind).filter(|record| record.kill.is_none());
+    records.filter_map(|record| Some((record.key.clone(), record.origin.clone()?))).collect()
+}
+
+/// The records of pods that were written in a source of this kind.
+fn records_from(
     pods: &BTreeMap<PodKey, Vec<PodRecord>>,
     kind: SourceKind,
-) -> impl Iterator<Item = (&PodKey, &Origin)> {
-    let records = pods.values().flatten();
-    let written = records.filter_map(|record| Some((&record.key, record.origin.as_ref()?)));
-    written.filter(move |(_, origin)| origin.source == kind)
+) -> impl Iterator<Item = &PodRecord> {
+    let is_from = move |origin: &Origin| origin.source == kind;
+    pods.values().flatten().filter(move |record| record.origin.as_ref().is_some_and(is_from))
 }
 
 /// Saves a source's last good manifests whenever they change, and when their file may be lost.
@@ -113,7 +119,9 @@ mod tests {
         desired::Knowledge,
         manifest::Settings,
         source::{Accepts, CredentialsDirectory, DirectorySource, SourceOptions},
+        store::KillRecord,
     };
+    use jiff::Timestamp;
     use std::{fs, path::Path, time::Duration};
 
     fn record(origin: SourceKind) -> PodRecord {
@@ -141,6 +149,19 @@ mod tests {
             changed = handle.snapshots.changed() => changed.unwrap(),
         }
         handle.snapshots.borrow().knowledge
+    }
+
+    #[test]
+    fn a_pod_that_is_being_removed_was_not_admitted() {
+        let kill = KillRecord { grace_seconds: 30, deadline: Timestamp::UNIX_EPOCH };
+        let removed = PodRecord { kill: Some(kill), ..record(SourceKind::File) };
+        for (record, expected) in
+            [(record(SourceKind::File), 1), (record(SourceKind::Http), 0), (removed, 0)]
+        {
+            let pods = [(record.key.clone(), vec![record])].into();
+            let loaded = Loaded { pods, ..Loaded::default() };
+            assert_eq!(admitted(&loaded, SourceKind::File).len(), expected, "{loaded:?}");
+        }
     }
 
     /// What an agent does that finds its state files so, and its manifest directory empty: only

@@ -59,9 +59,7 @@ pub(super) fn spawn_sources(
             runtime_classes: config.pods.runtime_classes.clone(),
         },
         check_every,
-        admitted: admitted(&loaded.pods, kind)
-            .map(|(key, origin)| (key.clone(), origin.clone()))
-            .collect(),
+        admitted: admitted(loaded, kind),
         saved: remembered(loaded, kind),
     };
     let mut handles = Vec::new();

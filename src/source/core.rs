@@ -427,7 +427,12 @@ impl State {
             {
                 kept.presence = Presence::LastGood;
             }
-            let result = match (claims.decide(&key, kept.as_ref(), now.boot), kept) {
+            let mut decision = claims.decide(&key, kept.as_ref(), now.boot);
+            // Nothing tells that this is the directory that had the manifests.
+            if self.lost && matches!(decision, Decision::Missing { .. } | Decision::Remove) {
+                decision = Decision::Keep;
+            }
+            let result = match (decision, kept) {
                 (Decision::Use(file, document), kept) => {
                     accept(kept.as_ref(), &listing.files[file], document)
                 }

@@ -272,13 +272,19 @@ impl Records {
         {
             return;
         }
-        let recorded = |records: &Self| records.of(uid).map(|record| Arc::clone(&record.pod));
+        let recorded = |records: &Self| {
+            records.of(uid).map(|record| (Arc::clone(&record.pod), record.origin.clone()))
+        };
         let before = recorded(self);
         if !self.admit(uid, &orders.wish, orders.resize_wait.is_some(), clock::now()) {
             return;
         }
         match (before, recorded(self)) {
-            (Some(before), Some(now)) if runs_the_same(&before, &now) => self.refresh(clock::now()),
+            (Some((before, from)), Some((now, to)))
+                if from == to && runs_the_same(&before, &now) =>
+            {
+                self.refresh(clock::now());
+            }
             (_, _) => self.write(store).await,
         }
     }
@@ -295,7 +301,12 @@ impl Records {
                 if changed {
                     record.pod = Arc::clone(&desired.pod);
                 }
-                changed
+                // A manifest that was moved says the same.
+                let moved = record.origin.as_ref() != Some(&desired.origin);
+                if moved {
+                    record.origin = Some(desired.origin.clone());
+                }
+                changed || moved
             }
             Some(record) if resize_waits => {
                 let pod = with_amounts_of(&desired.pod, &record.pod);

@@ -184,7 +184,8 @@ impl State {
 }
 
 const REFUSED: &str = "is refused by this version or configuration of the agent";
-const UNSAVED: &str = "was not saved, or is lost";
+const UNSAVED: &str =
+    "was not saved, or is lost: what runs of the pod is kept, and nothing is started";
 
 /// Where the document of a file begins that [`ParsedFile::digest_of_sole`] is there for.
 const COLUMN_OF_SOLE: usize = 1;

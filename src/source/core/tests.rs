@@ -108,7 +108,8 @@ fn wanted(state: &State, wake_at: Option<Duration>) -> String {
         match &kept.pod {
             Ok(pod) => write!(text, "{file}/{}@{}{mark} ", pod.key.name, pod.revision).unwrap(),
             Err(unusable) => {
-                let (_, reason) = unusable.reason.rsplit_once([' ', ':']).unwrap();
+                let reason = if kept.manifest.is_empty() { "lost" } else { "no" };
+                assert!(unusable.reason.contains(reason));
                 write!(text, "{file}/{reason} ").unwrap();
             }
         }
@@ -605,6 +606,20 @@ fn an_admitted_pod_whose_manifest_was_not_saved_stays() {
             ],
         ),
         (
+            "its manifest was moved, and another one is in its place",
+            true,
+            &[(0, "1 | a: web@1 | b: old@1 | o: !old", "b/old@1 a/web@1", Complete)],
+        ),
+        (
+            "the directory is mounted later",
+            true,
+            &[
+                (0, "1", "o/lost a/lost", Checkpoint),
+                (200, "1", "o/lost a/lost", Checkpoint),
+                (900, "2 | a: web@1 | o: {", "o/lost a/web@1", Checkpoint),
+            ],
+        ),
+        (
             "its manifest was taken away",
             true,
             &[
@@ -635,7 +650,7 @@ fn an_admitted_pod_whose_manifest_was_not_saved_stays() {
             assert_eq!(wanted(&state, step.wake_at), *expected, "{what}: at {at}: {seen}");
             assert_eq!(step.snapshot.knowledge, *knowledge, "{what}: at {at}");
             let error = step.snapshot.view.error.clone().unwrap_or_default();
-            let told = error.contains("default/old (/m/o, document 1) was not saved, or is lost; ");
+            let told = error.contains("default/old (/m/o, document 1) was not saved, or is lost: ");
             assert_eq!(told, *knowledge == Checkpoint, "{what}: at {at}: {error}");
             assert!(serde_json::to_string(&state.saved()).is_ok());
         }

@@ -231,6 +231,19 @@ async fn an_edit_that_starts_nothing_is_saved_once() {
 }
 
 #[tokio::test]
+async fn the_new_place_of_a_moved_manifest_is_saved() {
+    let bed = Bed::new();
+    let uid: PodUid = "a".into();
+    let mut records = Records::new(PodKey::new("default", "web"), Vec::new(), clock::now());
+    let mut manifest = desired("1", pod_of("file", "1", 30));
+    assert!(records.admit(&uid, &orders(manifest.clone()).wish, false, clock::now()));
+    manifest.origin.location = "/m/moved.yaml".into();
+    edit(&mut records, &bed.store, &orders(manifest)).await;
+    assert!(bed.text().contains("/m/moved.yaml"), "{}", bed.text());
+    bed.end().await;
+}
+
+#[tokio::test]
 async fn an_edit_of_metadata_is_saved_with_the_next_write() {
     let bed = Bed::new();
     let uid: PodUid = "a".into();
