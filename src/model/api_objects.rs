@@ -6,7 +6,11 @@
 
 use super::{ClaimAnswer, ClaimKey, DataObject, Datum, ObjectKey, PersistentVolume, PodUid};
 use serde::{Deserialize, Serialize};
-use std::{collections::BTreeMap, fmt, sync::Arc};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    fmt,
+    sync::Arc,
+};
 
 /// The answers of the API server for its pods on this node.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -19,6 +23,9 @@ pub struct ApiObjects {
     pub claims: BTreeMap<ClaimKey, ClaimAnswer>,
     /// The Services for the environment of containers; `None` until they were read.
     pub services: Option<Arc<ClusterServices>>,
+    /// The pods for which they count, while they are those that an earlier run of the agent has read;
+    /// `None`: they count for all.
+    pub services_for: Option<Arc<BTreeSet<PodUid>>>,
     /// The handler of each RuntimeClass; `None` until they were read. They are read only while a
     /// pod names one.
     pub runtime_classes: Option<Arc<RuntimeClasses>>,

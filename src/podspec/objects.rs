@@ -1,7 +1,8 @@
 //! What a pod reads of ConfigMaps and Secrets.
 
 use super::{
-    EnvError, are_claims_known, as_container, claim_keys, files::ObjectFiles, is_static, token_keys,
+    EnvError, are_claims_known, as_container, claim_keys, files::ObjectFiles, is_static,
+    token_keys, uid_of,
 };
 use crate::model::{
     DataObject, Datum, NodeObjects, ObjectKey, ObjectKind, ObjectScope, ObjectSight, k8s,
@@ -91,7 +92,10 @@ pub fn are_objects_known(pod: &k8s::Pod, objects: &NodeObjects) -> bool {
 pub fn are_services_known(pod: &k8s::Pod, objects: &NodeObjects) -> bool {
     match object_scope(pod) {
         ObjectScope::Files => true,
-        ObjectScope::Api => objects.api.services.is_some(),
+        ObjectScope::Api => {
+            let counts = objects.api.services_for.as_ref();
+            objects.api.services.is_some() && counts.is_none_or(|pods| pods.contains(&uid_of(pod)))
+        }
     }
 }
 
@@ -104,7 +108,8 @@ pub fn reads_the_same(pod: &k8s::Pod, before: &NodeObjects, after: &NodeObjects)
         ObjectScope::Files => (before.known, &before.found) == (after.known, &after.found),
         ObjectScope::Api => {
             let (a, b) = (&*before.api, &*after.api);
-            (&a.services, &a.runtime_classes) == (&b.services, &b.runtime_classes)
+            (&a.services, &a.services_for) == (&b.services, &b.services_for)
+                && a.runtime_classes == b.runtime_classes
                 && object_refs(pod)
                     .iter()
                     .all(|one| a.objects.get(&one.key) == b.objects.get(&one.key))

@@ -66,11 +66,11 @@ pub struct ObjectsTask {
     tokens: Tokens,
     claims: Claims,
     /// The answers that an earlier run of the agent has got, until there are newer ones. The claims
-    /// are taken over with the first pods. Services and RuntimeClasses are for the pods that this run
-    /// was there for: a pod that is new since starts with those of now.
+    /// are taken over with the first pods.
     remembered: SavedAnswers,
-    /// The pods that have a record of an earlier run.
-    recorded: BTreeSet<PodUid>,
+    /// The pods that have a record of that run. Its Services count for them: they may lack those of
+    /// a pod that is new.
+    recorded: Arc<BTreeSet<PodUid>>,
     /// The namespaces of the pods. Only their Services are published.
     namespaces: BTreeSet<Arc<str>>,
     requests: JoinSet<Requested>,
@@ -108,6 +108,7 @@ impl ObjectsTask {
         remembered: SavedAnswers,
     ) -> Self {
         let recorded = pods.borrow().pods.iter().map(|pod| pod.uid.clone()).collect_ordered();
+        let recorded = Arc::new(recorded);
         Self {
             remembered,
             recorded,
@@ -172,9 +173,6 @@ impl ObjectsTask {
             claims.extend(claim_keys(&pod.pod).into_iter().map(|key| (key, ())));
             names_class |= runtime_class(&pod.pod).is_some();
             self.namespaces.insert(pod.key.namespace.clone());
-            if !self.recorded.contains(&pod.uid) {
-                (self.remembered.services, self.remembered.runtime_classes) = (None, None);
-            }
         }
         self.watches.follow_services(!self.namespaces.is_empty());
         self.watches.follow_runtime_classes(names_class);
@@ -237,13 +235,15 @@ impl ObjectsTask {
         let (objects, answer_at) = self.watches.answers(now);
         let services = self.watches.services(&self.namespaces);
         let services = newest(services, &mut self.remembered.services);
+        let are_remembered = self.remembered.services.is_some();
+        let services_for = are_remembered.then(|| Arc::clone(&self.recorded));
         let runtime_classes = self.watches.runtime_classes();
         let runtime_classes = newest(runtime_classes, &mut self.remembered.runtime_classes);
         let tokens = self.tokens.answers(now, tokens::answer);
         let claims = self.claims.answers(now, claims::answer);
         let claims_due_at = self.node.borrow().as_ref().and_then(|_| self.claims.wake_at());
         let due_at = self.tokens.wake_at().into_iter().chain(claims_due_at).min();
-        let api = ApiObjects { objects, tokens, claims, services, runtime_classes };
+        let api = ApiObjects { objects, tokens, claims, services, services_for, runtime_classes };
         let all = NodeObjects { api: Arc::new(api), ..Self::nothing() };
         self.published.publish_if_changed(Arc::new(all));
         self.trouble.publish_if_changed(self.watches.trouble(&self.namespaces));

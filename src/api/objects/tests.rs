@@ -13,6 +13,7 @@ use crate::{
         ClaimAnswer, ObjectAnswer, ObjectKey, ObjectKind, Origin, PersistentVolume, SourceView,
         TokenAnswer,
     },
+    podspec::are_services_known,
 };
 use http::{Method, Response};
 use http_body_util::{BodyExt as _, StreamBody};
@@ -539,10 +540,14 @@ async fn a_claim_is_read_until_it_is_bound() {
     assert!(is_bound(&later.objects.borrow()));
     assert!(later.objects.borrow().api.services.is_some());
     // Its namespace may have had no pod when they were saved.
-    later.run(&[claiming_pod(), pod("new", &json!([]))]);
-    later.until("the new pod waits", |objects| objects.api.services.is_none()).await;
+    let new = pod("new", &json!([]));
+    let known = |objects: &NodeObjects| {
+        [&claiming_pod(), &new].map(|pod| are_services_known(&pod.pod, objects))
+    };
+    assert_eq!(known(&later.objects.borrow()), [true, false]);
+    later.run(&[claiming_pod(), Arc::clone(&new)]);
     later.link.send_replace(link_to(&later.server));
-    later.until("Services are read", |objects| objects.api.services.is_some()).await;
+    later.until("Services are read", |objects| known(objects) == [true, true]).await;
 }
 
 /// A newer version may mount what an older one could not.
