@@ -262,9 +262,9 @@ impl IdentityTask {
         }
         let (kubeconfig, current) = (settings.kubeconfig.clone(), self.obtainer.store.current());
         let written = CREDENTIALS.run(move || {
-            if store::text_of(&kubeconfig) != before {
-                tracing::info!("the kubeconfig was changed meanwhile, and is kept");
-                return Ok(());
+            let now = store::text_of(&kubeconfig);
+            if now.is_some() && now != before {
+                return Ok(false);
             }
             let cluster = match credentials::cluster(&bootstrap) {
                 Ok(cluster) => cluster,
@@ -273,10 +273,15 @@ impl IdentityTask {
                     return Err(StoreError::File(bootstrap, error));
                 }
             };
-            store::write_kubeconfig(&kubeconfig, &current, &cluster)
+            store::write_kubeconfig(&kubeconfig, &current, &cluster).map(|()| true)
         });
-        written.await.map_err(|_| Missed::Crashed)?.map_err(Missed::Store)?;
-        tracing::info!(kubeconfig = %settings.kubeconfig.display(), "the node has its client certificate");
+        let kubeconfig = settings.kubeconfig.display();
+        match written.await.map_err(|_| Missed::Crashed)?.map_err(Missed::Store)? {
+            true => tracing::info!(%kubeconfig, "the node has its client certificate"),
+            false => {
+                tracing::info!(%kubeconfig, "the kubeconfig was changed meanwhile, and is kept");
+            }
+        }
         Ok(())
     }
 }
