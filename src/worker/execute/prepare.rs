@@ -4,11 +4,14 @@ use super::{Host, HostError, Request, blocking, error_chain, nfs, volume_turns::
 use crate::{
     blocking::PODS,
     cgroup::CgroupError,
-    model::{CollectOrdered as _, ContainerState, CpuMemory, EventKind, SandboxState, k8s},
+    model::{
+        CollectOrdered as _, ContainerState, CpuMemory, EventKind, ObservedContainer, SandboxState,
+        k8s,
+    },
     plan::{Occupancy, Outcome, Step},
     podspec::{
         EnvContext, FilesError, VolumeFiles, any_container_of, cgroup_amounts, claimed_volumes,
-        is_mounted, is_sidecar, pod_cgroup, pod_cgroup_name, volume_files,
+        ephemeral_containers, is_mounted, is_sidecar, pod_cgroup, pod_cgroup_name, volume_files,
     },
     volume::{Claim, Prepared},
 };
@@ -122,19 +125,25 @@ fn volumes_in_use(request: &Request, pod: &k8s::Pod) -> BTreeSet<String> {
     // In a new sandbox init containers run again.
     let sandbox = observed.sandboxes.iter().find(|one| one.uid == request.uid);
     let sandbox = sandbox.filter(|one| one.state == SandboxState::Ready).map(|one| &one.id);
-    let is_done = |container: &k8s::Container| {
-        observed.instances(&request.uid, &container.name).next().is_some_and(|latest| {
-            Some(&latest.sandbox_id) == sandbox
-                && matches!(latest.state, ContainerState::Exited { exit_code: 0, .. })
-        })
+    let latest = |container: &k8s::Container| {
+        let mut own = observed.containers.iter().filter(|one| one.uid == request.uid);
+        own.find(|one| *one.name == *container.name && Some(&one.sandbox_id) == sandbox)
     };
+    let initialized = spec.containers.iter().any(|container| latest(container).is_some());
+    let has_succeeded = |instance: &ObservedContainer| {
+        matches!(instance.state, ContainerState::Exited { exit_code: 0, .. })
+    };
+    let is_done =
+        |container: &k8s::Container| initialized || latest(container).is_some_and(has_succeeded);
     let mounts_of = |container: &k8s::Container| container.volume_mounts.clone();
+    let ephemeral = ephemeral_containers(pod).iter().filter_map(|one| one.volume_mounts.clone());
     let (done, ahead): (Vec<_>, Vec<_>) = spec
         .init_containers
         .iter()
         .flatten()
         .partition(|container| !is_sidecar(container) && is_done(container));
-    let ahead = ahead.into_iter().chain(&spec.containers).filter_map(mounts_of).flatten();
+    let ahead = ahead.into_iter().chain(&spec.containers).filter_map(mounts_of);
+    let ahead = ahead.chain(ephemeral).flatten();
     let ahead: BTreeSet<String> = ahead.map(|mount| mount.name).collect_ordered();
     let done = done.into_iter().filter_map(mounts_of).flatten().map(|mount| mount.name);
     in_use.extend(done.filter(|volume| !ahead.contains(volume)));
