@@ -173,7 +173,7 @@ impl HostFiles {
                         let ended = restart_count < first.restart_count
                             && size > 0
                             && name == place.current();
-                        logs.ended += usize::from(ended);
+                        logs.ended += if ended { size } else { 0 };
                         let offered = ended && is_idle(&stat, now, LAST_FILE_IDLE);
                         offered.then(|| stamp_at(written_at(&stat)))
                     }
@@ -191,14 +191,14 @@ impl HostFiles {
     }
 
     /// Removes a file that [`Self::measure_logs`] has offered; one that was set aside in whatever
-    /// form it is there.
+    /// form it is there. The last file of an instance is emptied: its name tells the restart count.
     ///
     /// # Errors
     /// When it can't be removed.
     pub fn remove_old_log(&self, old: &OldFile<LogPlace>) -> Result<(), HostFileError> {
         let Some(directory) = self.log_directory(&old.place)? else { return Ok(()) };
         if old.is_last {
-            return directory.remove(&old.place.current());
+            return directory.empty(&old.place.current());
         }
         directory.remove(&plain_name(old.place.restart_count, &old.stamp))?;
         directory.remove(&compressed_name(old.place.restart_count, &old.stamp))
@@ -256,6 +256,21 @@ impl Directory {
     }
 
     /// Replaces nothing.
+    /// Empties a regular file. It does not wait for a FIFO in its place.
+    fn empty(&self, name: &str) -> Result<(), HostFileError> {
+        let flags = OFlag::O_WRONLY | OFlag::O_NOFOLLOW | OFlag::O_NONBLOCK | OFlag::O_CLOEXEC;
+        let opened = openat(&self.fd, name, flags, Mode::empty()).map(File::from);
+        let emptied =
+            opened.map_err(io::Error::from).and_then(|file| match file.metadata()?.is_file() {
+                true => file.set_len(0),
+                false => Ok(()),
+            });
+        match emptied {
+            Err(err) if err.kind() == io::ErrorKind::NotFound => Ok(()),
+            emptied => emptied.map_err(|err| self.failed("empty", name, err)),
+        }
+    }
+
     fn rename(&self, from: &str, to: &str) -> Result<(), HostFileError> {
         renameat_with(&self.fd, from, &self.fd, to, RenameFlags::NOREPLACE)
             .or_else(|errno| self.rename_without_flag(errno, from, to))

@@ -163,24 +163,25 @@ pub struct NodeLogs<P> {
     pub total: u64,
     /// Bytes of the current files, with the last files of instances that have ended.
     pub current: u64,
-    /// The number of last files of instances that have ended. Empty files are not counted.
-    pub ended: usize,
+    /// Bytes of the last files of instances that have ended.
+    pub ended: u64,
     /// The files that may be removed.
     pub old: Vec<OldFile<P>>,
 }
 
 /// What is to be removed so that all logs take at most `max_total_size` bytes. Of each kind, the
 /// oldest files of the whole node go first:
-/// 1. last files of ended instances, until the current files take at most half of
-///    `max_total_size`. Otherwise, they would leave no room for files that were set aside, and each
-///    of those would be removed soon after its rotation;
+/// 1. last files of ended instances, each after what was set aside of the same log, until the current
+///    files take at most half of `max_total_size`. Otherwise, they would leave no room for files that
+///    were set aside, and each of those would be removed soon after its rotation;
 /// 2. files that were set aside;
 /// 3. the other last files.
 #[must_use]
-pub fn over_total<P>(logs: NodeLogs<P>, max_total_size: u64) -> Vec<OldFile<P>> {
+pub fn over_total<P: PartialEq>(logs: NodeLogs<P>, max_total_size: u64) -> Vec<OldFile<P>> {
     let NodeLogs { mut total, mut current, mut old, .. } = logs;
     old.order_by(|a, b| a.stamp.cmp(&b.stamp));
-    let (mut last, set_aside): (Vec<_>, Vec<_>) = old.into_iter().partition(|file| file.is_last);
+    let (mut last, mut set_aside): (Vec<_>, Vec<_>) =
+        old.into_iter().partition(|file| file.is_last);
     let over_half = last.iter().take_while(|file| {
         let over = current > max_total_size / 2;
         current = current.saturating_sub(file.size);
@@ -188,7 +189,13 @@ pub fn over_total<P>(logs: NodeLogs<P>, max_total_size: u64) -> Vec<OldFile<P>> 
     });
     let over_half = over_half.count();
     let others = last.split_off(over_half);
-    last.into_iter()
+    let mut first = Vec::new();
+    for file in last {
+        first.extend(set_aside.extract_if(.., |older| older.place == file.place));
+        first.push(file);
+    }
+    first
+        .into_iter()
         .chain(set_aside)
         .chain(others)
         .take_while(|file| {

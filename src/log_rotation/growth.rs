@@ -107,11 +107,12 @@ fn multiple_after(now: Duration, period: Duration) -> Duration {
 }
 
 /// The size in bytes from which on a log is rotated: `max_size`, or less where the node's logs may
-/// take little, so that `logs` current files take at most half of `max_total_size`. The last files
-/// of instances that have ended count as current ones.
+/// take little, so that `logs` current files and the `ended` bytes of instances that have ended
+/// take at most half of `max_total_size`. A quarter is there for the current files in any case.
 #[must_use]
-pub fn share(max_size: u64, max_total_size: Option<u64>, logs: usize) -> u64 {
+pub fn share(max_size: u64, max_total_size: Option<u64>, logs: usize, ended: u64) -> u64 {
     let Some(total) = max_total_size else { return max_size };
     let logs = u64::try_from(logs).unwrap_or(u64::MAX).max(1);
-    max_size.min((total / 2 / logs).max(SMALLEST))
+    let of_current = (total / 2).saturating_sub(ended).max(total / 4);
+    max_size.min((of_current / logs).max(SMALLEST))
 }

@@ -75,11 +75,13 @@ fn a_log_that_grows_slowly_is_looked_at_on_whole_seconds() {
 
 #[test]
 fn current_files_take_at_most_half_of_the_total() {
-    assert_eq!(share(LIMIT, None, 1000), LIMIT);
-    assert_eq!(share(LIMIT, Some(100 * MIB), 1), LIMIT);
-    assert_eq!(share(LIMIT, Some(100 * MIB), 0), LIMIT);
-    assert_eq!(share(LIMIT, Some(100 * MIB), 50), MIB);
-    assert_eq!(share(LIMIT, Some(MIB), 1000), 16 << 10);
+    assert_eq!(share(LIMIT, None, 1000, MIB), LIMIT);
+    assert_eq!(share(LIMIT, Some(100 * MIB), 1, 0), LIMIT);
+    assert_eq!(share(LIMIT, Some(100 * MIB), 0, 0), LIMIT);
+    assert_eq!(share(LIMIT, Some(100 * MIB), 50, 0), MIB);
+    assert_eq!(share(LIMIT, Some(100 * MIB), 5, 10 * MIB), 8 * MIB);
+    assert_eq!(share(LIMIT, Some(100 * MIB), 5, 90 * MIB), 5 * MIB);
+    assert_eq!(share(LIMIT, Some(MIB), 1000, 0), 16 << 10);
 }
 
 #[test]
@@ -184,4 +186,14 @@ fn last_files_of_ended_instances_go_above_half() {
     assert_eq!(removed(12, 7), [3], "they take more than half");
     assert_eq!(removed(14, 7), [3, 1]);
     assert_eq!(removed(20, 18), [3, 2, 1], "instances that run take more than half");
+}
+
+#[test]
+fn the_end_of_a_log_does_not_go_before_its_older_parts() {
+    let last = OldFile { is_last: true, ..set_aside(1, "20260103-000000", 3) };
+    let files = [set_aside(1, "20260102-000000", 2), set_aside(2, "20260101-000000", 2), last];
+    let logs = |total| NodeLogs { total, current: 8, ended: 3, old: files.to_vec() };
+    let removed = |total| over_total(logs(total), 10);
+    assert_eq!(removed(11), files[..1]);
+    assert_eq!(removed(13), [files[0].clone(), files[2].clone()]);
 }

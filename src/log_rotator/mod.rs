@@ -65,8 +65,8 @@ pub struct LogRotatorTask {
     /// When all logs of the node are measured next; `None` while they are measured, and without
     /// `containerLogMaxTotalSize`.
     measure_at: Option<Duration>,
-    /// Files of instances that have ended which the last measurement has found and left.
-    ended: usize,
+    /// Bytes of instances that have ended which the last measurement has found and left.
+    ended: u64,
 }
 
 /// The log of a container that runs. Times are boot time.
@@ -126,8 +126,8 @@ enum Done {
     Looked(Result<Vec<Looked>, Crashed>),
     Rotated(ContainerId, Result<Rotated, RotationError>),
     Tidied(ContainerId, Result<Tidied, RotationError>),
-    /// How many files of instances that have ended are left.
-    Measured(Result<usize, Crashed>),
+    /// How many bytes of instances that have ended are left.
+    Measured(Result<u64, Crashed>),
 }
 
 /// A log to look at.
@@ -380,7 +380,7 @@ impl LogRotatorTask {
     /// The size in bytes from which on a log is rotated.
     fn limit(&self) -> u64 {
         let RotationSettings { max_size, max_total_size, .. } = self.parts.settings;
-        share(max_size.unwrap_or(u64::MAX), max_total_size, self.logs.len() + self.ended)
+        share(max_size.unwrap_or(u64::MAX), max_total_size, self.logs.len(), self.ended)
     }
 
     /// Looks at everything that is due a while later.
@@ -499,11 +499,11 @@ impl LogRotatorTask {
                 if let Err(error) = files.remove_old_log(&old) {
                     tracing::warn!("cannot keep container logs below their limit: {error}");
                 } else if old.is_last {
-                    ended = ended.saturating_sub(1);
+                    ended = ended.saturating_sub(old.size);
                     let LogPlace { key, container, restart_count, .. } = &old.place;
                     tracing::info!(
                         pod = %key, container = &**container, restart_count,
-                        "removed the last log file of an instance that has ended: container logs took more than containerLogMaxTotalSize"
+                        "emptied the log of an instance that has ended: container logs took more than containerLogMaxTotalSize"
                     );
                 }
             }

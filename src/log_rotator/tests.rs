@@ -107,10 +107,11 @@ async fn files_of_ended_instances_count_and_go() {
     task.parts.settings.max_total_size = Some(100_000);
     let measured = task.keep_total(5000).await;
     task.take(measured);
-    assert_eq!(task.limit(), 25_000, "the file of the former instance has its share");
+    assert_eq!(task.limit(), 47_000, "the file of the former instance counts");
     let measured = task.keep_total(4999).await;
     task.take(measured);
-    assert_eq!(names.map(|name| path.with_file_name(name).exists()), [false, true, true]);
+    let sizes = names.map(|name| path.with_file_name(name).metadata().unwrap().len());
+    assert_eq!(sizes, [0, 1000, 1000]);
     assert_eq!(task.limit(), 50_000);
 }
 
