@@ -44,9 +44,9 @@ impl Surveys {
         Self { runtime, measurer, latest: None, running: JoinSet::new() }
     }
 
-    /// The last survey. Begins another one of `pods` when it is older than `period`, and waits for
-    /// that when it is older than twice the period, or when there is none. `everyone` are all pods,
-    /// and `runtime_dirs` the runtime's own directories.
+    /// The last survey. Begins another one of `pods` when it is older than `period`, and then waits
+    /// for that when it is older than twice the period. The first one is always waited for.
+    /// `everyone` are all pods, and `runtime_dirs` the runtime's own directories.
     pub(super) async fn latest(
         &mut self,
         pods: Vec<PodPlaces>,
@@ -60,7 +60,8 @@ impl Surveys {
         let is_old = |latest: &Option<Arc<Survey>>, age: Duration| {
             latest.as_ref().is_none_or(|survey| now.boot.saturating_sub(survey.begun) >= age)
         };
-        if self.running.is_empty() && is_old(&self.latest, period) {
+        let begins = self.running.is_empty() && is_old(&self.latest, period);
+        if begins {
             let measuring = self.measurer.measure(pods, everyone, runtime_dirs);
             let runtime = self.runtime.clone();
             self.running.spawn(async move {
@@ -68,7 +69,8 @@ impl Surveys {
                 (now, measured, images.ok().map(|told| told.images_use))
             });
         }
-        if is_old(&self.latest, period.saturating_mul(2)) {
+        let is_far_too_old = begins && is_old(&self.latest, period.saturating_mul(2));
+        if is_far_too_old || self.latest.is_none() {
             let ended = timeout(PATIENCE, self.running.join_next()).await;
             self.fold(ended.ok().flatten());
         }
