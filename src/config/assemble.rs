@@ -122,8 +122,9 @@ pub(super) fn assemble(
     let (main, drop_ins): (Vec<_>, Vec<_>) = files.iter().partition(|f| f.layer == Layer::Main);
     main.into_iter().for_each(|file| gathering.file(file));
     eviction::set_default(&mut gathering.kubelet, &nowhere);
-    cluster::set_default(&mut gathering.kubelet, &nowhere);
+    cluster::set_defaults(&mut gathering.kubelet, &nowhere);
     drop_ins.into_iter().for_each(|file| gathering.file(file));
+    cluster::set_defaults(&mut gathering.kubelet, &nowhere);
     let mut own = Own::default();
     for given in flags {
         gathering.flag(given, &mut own);

@@ -18,18 +18,36 @@ const SHORTEST_PERIOD: Duration = Duration::from_secs(1);
 /// client-go's own rate, which a `kubeAPIQPS` of 0 stands for.
 const CLIENT_QPS: u32 = 5;
 
-/// Sets the default of `nodeStatusReportFrequency`, which is the update frequency of the main file
-/// where that has one. As for the kubelet, drop-ins and flags that change the latter keep it.
-pub(super) fn set_default(tree: &mut Tree, place: &Place) {
-    let written = |path: &str| match tree.get(path)? {
-        Tree::Leaf(_, json) => parse_duration(json.as_str()?).filter(|period| !period.is_zero()),
-        Tree::Object(..) | Tree::List(..) => None,
-    };
-    if written(REPORT).is_none() {
+/// Sets the defaults of both frequencies, where a value is missing or zero. That of the report is the
+/// update frequency. As for the kubelet, this is done after the main file and again after the
+/// drop-ins: a later value of the update frequency does not change that of the report.
+pub(super) fn set_defaults(tree: &mut Tree, place: &Place) {
+    let default = ClusterConfig::default();
+    if is_unset(tree, REPORT) {
         // A shorter one is reported where it stands.
-        let update = written(UPDATE).filter(|period| *period >= SHORTEST_PERIOD);
-        let period = update.unwrap_or(ClusterConfig::default().status_report);
-        tree.set(REPORT, &format_duration(period).into(), place);
+        let update = period(tree, UPDATE).filter(|period| *period >= SHORTEST_PERIOD);
+        let report = update.unwrap_or(default.status_report);
+        tree.set(REPORT, &format_duration(report).into(), place);
+    }
+    if is_unset(tree, UPDATE) {
+        tree.set(UPDATE, &format_duration(default.status_update).into(), place);
+    }
+}
+
+fn is_unset(tree: &Tree, path: &str) -> bool {
+    match tree.get(path) {
+        None => true,
+        Some(Tree::Leaf(_, json)) => {
+            json.is_null() || period(tree, path).is_some_and(|period| period.is_zero())
+        }
+        Some(Tree::Object(..) | Tree::List(..)) => false,
+    }
+}
+
+fn period(tree: &Tree, path: &str) -> Option<Duration> {
+    match tree.get(path)? {
+        Tree::Leaf(_, json) => parse_duration(json.as_str()?),
+        Tree::Object(..) | Tree::List(..) => None,
     }
 }
 
@@ -53,8 +71,7 @@ pub(super) fn settings(r: &mut Reader<'_>) -> ClusterConfig {
         provider_id: r.filled_text("providerID").map(|(text, _)| text.to_owned()),
         cloud_provider: default.cloud_provider,
         status_update: update.unwrap_or(default.status_update),
-        // A drop-in can take the default away. As for the kubelet, the other one counts then.
-        status_report: report.or(update).unwrap_or(default.status_report),
+        status_report: report.unwrap_or(default.status_report),
         lease_seconds: lease.and_then(|n| i32::try_from(n).ok()).unwrap_or(default.lease_seconds),
         max_images: match images {
             None => default.max_images,

@@ -896,7 +896,7 @@ pub(super) const NODELET: &[Field] = &[
     yes(
         "containerLogMaxTotalSize",
         Quantity,
-        "limit for all container logs of the node together. Above it, the oldest rotated files of all containers are deleted. The current files take at most half of it: with many containers, a log is rotated before it reaches containerLogMaxSize. This half includes the last files of instances that have ended: if there are too many, or rotated files are not enough, the oldest of them are deleted, too. It applies also where containerLogMaxSize is negative",
+        "limit for all container logs of the node together. Above it, the oldest rotated files of all containers are deleted. The current files take at most half of it: with many containers, a log is rotated before it reaches containerLogMaxSize. This half includes the last files of instances that have ended: if they take too much, or deleting rotated files is not enough, the oldest of them are emptied. It applies also where containerLogMaxSize is negative",
     ),
     yes_with(
         "nodeLabels",

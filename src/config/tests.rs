@@ -228,8 +228,11 @@ fn only_the_main_files_update_frequency_means_the_report() {
     assert_eq!(periods("", &[], flags), (40, 300));
     assert_eq!(periods(main, &[drop_in], flags), (40, 20));
     assert_eq!(periods(main, &["nodeStatusReportFrequency: 1m\n"], flags), (40, 60));
-    // A drop-in that takes the report frequency away makes it the update frequency.
-    assert_eq!(periods("", &[drop_in, "nodeStatusReportFrequency: 0s\n"], &[]), (30, 30));
+    // A drop-in that takes the report frequency away makes it the update frequency of the files.
+    let taken_away = "nodeStatusReportFrequency: 0s\n";
+    assert_eq!(periods("", &[drop_in, taken_away], &[]), (30, 30));
+    assert_eq!(periods("", &[taken_away], &[]), (10, 10));
+    assert_eq!(periods("", &["nodeStatusReportFrequency: null\n"], flags), (40, 10));
 }
 
 #[test]
