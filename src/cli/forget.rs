@@ -15,10 +15,10 @@ use std::process::ExitCode;
 
 /// Asks the agent, and says what came of it.
 pub(super) async fn run(args: ForgetArgs) -> Result<ExitCode, AskError> {
+    let wanted = Wanted::new(&args.pod, args.namespace.namespace.as_deref())?;
     let Some((client, document)) = reach(&args.agent).await? else {
         return Ok(ExitCode::from(EXIT_NO_AGENT));
     };
-    let wanted = Wanted::new(&args.pod, args.namespace.namespace.as_deref())?;
     let key = wanted.select(&document.node.name, candidates(&document))?;
     let answer = client.forget(key).await?;
     let (code, text) = told(key, &answer);

@@ -37,6 +37,10 @@ pub(in crate::cli) enum EventsError {
 }
 
 pub(in crate::cli) async fn run(args: EventsArgs) -> Result<ExitCode, EventsError> {
+    // A wrong name is told also when no agent answers.
+    if let Some(pod) = &args.pod {
+        Wanted::new(pod, args.namespace.namespace.as_deref())?;
+    }
     let Some((client, document)) = reach(&args.agent).await? else {
         return Ok(ExitCode::from(EXIT_NO_AGENT));
     };

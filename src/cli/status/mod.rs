@@ -64,6 +64,10 @@ pub(super) async fn run(args: StatusArgs) -> Result<ExitCode, StatusError> {
         );
         return Ok(ExitCode::from(EXIT_USAGE));
     }
+    // A wrong name is told also when no agent answers.
+    if let Some(pod) = &args.pod {
+        Wanted::new(pod, args.namespace.namespace.as_deref())?;
+    }
     let Some((client, document)) = reach(&args.agent).await? else {
         return Ok(ExitCode::from(EXIT_NO_AGENT));
     };
