@@ -71,8 +71,7 @@ impl<'a> Claims<'a> {
     }
 
     /// Which revision of a pod is wanted. The file that it was taken from goes first: a second file
-    /// of the same name takes over when it says the same, when the first one is cleanly gone, or when
-    /// nobody knows what the first one said.
+    /// of the same name takes over when it says the same, or when the first one is cleanly gone.
     pub(super) fn decide(
         &self,
         key: &PodKey,
@@ -84,11 +83,6 @@ impl<'a> Claims<'a> {
         let Some(kept) = kept else {
             return first_valid().map_or(Decision::Remove, Claim::taken);
         };
-        if kept.manifest.is_empty()
-            && let Some(valid) = first_valid()
-        {
-            return valid.taken();
-        }
         let at_home: Vec<&Claim<'a>> =
             claims.iter().filter(|claim| claim.name == &*kept.file).collect();
         if !at_home.is_empty() {

@@ -606,9 +606,12 @@ fn an_admitted_pod_whose_manifest_was_not_saved_stays() {
             ],
         ),
         (
-            "its manifest was moved, and another one is in its place",
+            "a second manifest has its name",
             true,
-            &[(0, "1 | a: web@1 | b: old@1 | o: !old", "b/old@1 a/web@1", Complete)],
+            &[
+                (0, "1 | a: web@1 | b: old@2 | o: !old", "o/lost a/web@1", Checkpoint),
+                (900, "1 | a: web@1 | b: old@2 | o: old@1", "o/old@1 a/web@1", Complete),
+            ],
         ),
         (
             "the directory is mounted later",
