@@ -12,7 +12,7 @@ use super::{
 use crate::{
     blocking::PODS,
     clock,
-    model::{DesiredPod, Now, PodKey, PodUid, RUN_FROM_CHECKPOINT, k8s},
+    model::{DesiredPod, Now, Origin, PodKey, PodUid, RUN_FROM_CHECKPOINT, SourceKind, k8s},
     plan::{
         Action, Incarnation, KillDeadline, KillPod, KillPurpose, Occupancy, Outcome, PodOrders,
         Restart, Terminal, Wish, replaces, stops_for_edit,
@@ -281,7 +281,7 @@ impl Records {
         }
         match (before, recorded(self)) {
             (Some((before, from)), Some((now, to)))
-                if from == to && runs_the_same(&before, &now) =>
+                if place(from.as_ref()) == place(to.as_ref()) && runs_the_same(&before, &now) =>
             {
                 self.refresh(clock::now());
             }
@@ -302,10 +302,8 @@ impl Records {
                     record.pod = Arc::clone(&desired.pod);
                 }
                 // A manifest that was moved says the same.
-                let moved = record.origin.as_ref() != Some(&desired.origin);
-                if moved {
-                    record.origin = Some(desired.origin.clone());
-                }
+                let moved = place(record.origin.as_ref()) != place(Some(&desired.origin));
+                record.origin = Some(desired.origin.clone());
                 changed || moved
             }
             Some(record) if resize_waits => {
@@ -402,6 +400,11 @@ fn has_running(status: &k8s::PodStatus) -> bool {
     ];
     let mut all = lists.into_iter().flatten().flatten();
     all.any(|one| one.state.as_ref().is_some_and(|state| state.running.is_some()))
+}
+
+/// Where the manifest of a pod lies: not where in a file, which changes with the pods around it.
+fn place(origin: Option<&Origin>) -> Option<(SourceKind, &str)> {
+    origin.map(|origin| (origin.source, &*origin.location))
 }
 
 /// True when an agent that starts with either of two records does the same.
