@@ -255,7 +255,6 @@ impl Directory {
         }
     }
 
-    /// Replaces nothing.
     /// Empties a regular file. It does not wait for a FIFO in its place.
     fn empty(&self, name: &str) -> Result<(), HostFileError> {
         let flags = OFlag::O_WRONLY | OFlag::O_NOFOLLOW | OFlag::O_NONBLOCK | OFlag::O_CLOEXEC;
@@ -271,6 +270,7 @@ impl Directory {
         }
     }
 
+    /// Replaces nothing.
     fn rename(&self, from: &str, to: &str) -> Result<(), HostFileError> {
         renameat_with(&self.fd, from, &self.fd, to, RenameFlags::NOREPLACE)
             .or_else(|errno| self.rename_without_flag(errno, from, to))
