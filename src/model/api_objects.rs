@@ -29,6 +29,8 @@ pub struct ApiObjects {
     /// The handler of each RuntimeClass; `None` until they were read. They are read only while a
     /// pod names one.
     pub runtime_classes: Option<Arc<RuntimeClasses>>,
+    /// As `services_for`.
+    pub runtime_classes_for: Option<Arc<BTreeSet<PodUid>>>,
 }
 
 /// The answers that the agent saves, so that containers of its pods start again while the API

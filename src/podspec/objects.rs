@@ -5,9 +5,9 @@ use super::{
     token_keys, uid_of,
 };
 use crate::model::{
-    DataObject, Datum, NodeObjects, ObjectKey, ObjectKind, ObjectScope, ObjectSight, k8s,
+    DataObject, Datum, NodeObjects, ObjectKey, ObjectKind, ObjectScope, ObjectSight, PodUid, k8s,
 };
-use std::fmt;
+use std::{collections::BTreeSet, fmt};
 
 /// A place in a pod that names an object.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -93,10 +93,14 @@ pub fn are_services_known(pod: &k8s::Pod, objects: &NodeObjects) -> bool {
     match object_scope(pod) {
         ObjectScope::Files => true,
         ObjectScope::Api => {
-            let counts = objects.api.services_for.as_ref();
-            objects.api.services.is_some() && counts.is_none_or(|pods| pods.contains(&uid_of(pod)))
+            objects.api.services.is_some() && counts_for(objects.api.services_for.as_deref(), pod)
         }
     }
+}
+
+/// Whether an answer counts for a pod; `pods`: for which it counts, as [`crate::model::ApiObjects::services_for`] says.
+pub(super) fn counts_for(pods: Option<&BTreeSet<PodUid>>, pod: &k8s::Pod) -> bool {
+    pods.is_none_or(|pods| pods.contains(&uid_of(pod)))
 }
 
 /// True when everything that the pod can read is the same in both: ConfigMaps, Secrets, tokens,
@@ -109,7 +113,8 @@ pub fn reads_the_same(pod: &k8s::Pod, before: &NodeObjects, after: &NodeObjects)
         ObjectScope::Api => {
             let (a, b) = (&*before.api, &*after.api);
             (&a.services, &a.services_for) == (&b.services, &b.services_for)
-                && a.runtime_classes == b.runtime_classes
+                && (&a.runtime_classes, &a.runtime_classes_for)
+                    == (&b.runtime_classes, &b.runtime_classes_for)
                 && object_refs(pod)
                     .iter()
                     .all(|one| a.objects.get(&one.key) == b.objects.get(&one.key))

@@ -1,7 +1,7 @@
 //! The handler of the container runtime that runs a pod, and whether it can do what the pod asks of
 //! it.
 
-use super::{has_user_namespace, object_scope};
+use super::{has_user_namespace, object_scope, objects::counts_for};
 use crate::model::{NodeObjects, ObjectScope, RuntimeClasses, RuntimeView, k8s};
 use thiserror::Error;
 
@@ -46,7 +46,10 @@ pub fn runtime_class(pod: &k8s::Pod) -> Option<&str> {
 pub fn is_runtime_class_known(pod: &k8s::Pod, objects: &NodeObjects) -> bool {
     match object_scope(pod) {
         ObjectScope::Files => true,
-        ObjectScope::Api => runtime_class(pod).is_none() || objects.api.runtime_classes.is_some(),
+        ObjectScope::Api => {
+            let counts = counts_for(objects.api.runtime_classes_for.as_deref(), pod);
+            runtime_class(pod).is_none() || objects.api.runtime_classes.is_some() && counts
+        }
     }
 }
 
@@ -130,6 +133,10 @@ mod tests {
         let of_cluster = cluster(Some(classes("kata")));
         assert_eq!(handler(&file, &of_cluster), (true, Ok("runsc".to_owned())));
         assert_eq!(handler(&api, &of_cluster), (true, Ok("kata".to_owned())));
+        // Those of an earlier run of the agent do not count for a pod that is new.
+        let mut remembered = of_cluster.clone();
+        Arc::make_mut(&mut remembered.api).runtime_classes_for = Some(Arc::default());
+        assert!(!is_runtime_class_known(&api, &remembered));
         let name = || "sandboxed".to_owned();
         let missing = Err(NoRuntimeClass::NotFound(name()));
         assert_eq!(handler(&api, &cluster(Some(RuntimeClasses::new()))), (true, missing));

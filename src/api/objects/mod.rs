@@ -68,8 +68,8 @@ pub struct ObjectsTask {
     /// The answers that an earlier run of the agent has got, until there are newer ones. The claims
     /// are taken over with the first pods.
     remembered: SavedAnswers,
-    /// The pods that have a record of that run. Its Services count for them: they may lack those of
-    /// a pod that is new.
+    /// The pods that have a record of that run. Its Services and RuntimeClasses count for them: they
+    /// may lack those of a pod that is new.
     recorded: Arc<BTreeSet<PodUid>>,
     /// The namespaces of the pods. Only their Services are published.
     namespaces: BTreeSet<Arc<str>>,
@@ -235,15 +235,24 @@ impl ObjectsTask {
         let (objects, answer_at) = self.watches.answers(now);
         let services = self.watches.services(&self.namespaces);
         let services = newest(services, &mut self.remembered.services);
-        let are_remembered = self.remembered.services.is_some();
-        let services_for = are_remembered.then(|| Arc::clone(&self.recorded));
         let runtime_classes = self.watches.runtime_classes();
         let runtime_classes = newest(runtime_classes, &mut self.remembered.runtime_classes);
+        let pods_of = |remembered: bool| remembered.then(|| Arc::clone(&self.recorded));
+        let services_for = pods_of(self.remembered.services.is_some());
+        let runtime_classes_for = pods_of(self.remembered.runtime_classes.is_some());
         let tokens = self.tokens.answers(now, tokens::answer);
         let claims = self.claims.answers(now, claims::answer);
         let claims_due_at = self.node.borrow().as_ref().and_then(|_| self.claims.wake_at());
         let due_at = self.tokens.wake_at().into_iter().chain(claims_due_at).min();
-        let api = ApiObjects { objects, tokens, claims, services, services_for, runtime_classes };
+        let api = ApiObjects {
+            objects,
+            tokens,
+            claims,
+            services,
+            services_for,
+            runtime_classes,
+            runtime_classes_for,
+        };
         let all = NodeObjects { api: Arc::new(api), ..Self::nothing() };
         self.published.publish_if_changed(Arc::new(all));
         self.trouble.publish_if_changed(self.watches.trouble(&self.namespaces));
