@@ -18,9 +18,9 @@ const SHORTEST_PERIOD: Duration = Duration::from_secs(1);
 /// client-go's own rate, which a `kubeAPIQPS` of 0 stands for.
 const CLIENT_QPS: u32 = 5;
 
-/// Sets the defaults of both frequencies, where a value is missing or zero. That of the report is the
-/// update frequency. As for the kubelet, this is done after the main file and again after the
-/// drop-ins: a later value of the update frequency does not change that of the report.
+/// Sets the defaults of both frequencies, where a value is missing or zero. The report gets the
+/// update frequency where that is written, else 5 minutes. As for the kubelet, this is done after
+/// the main file and again after the drop-ins: a later update frequency does not change the report.
 pub(super) fn set_defaults(tree: &mut Tree, place: &Place) {
     let default = ClusterConfig::default();
     if is_unset(tree, REPORT) {

@@ -7,7 +7,7 @@ use std::{collections::BTreeMap, time::Duration};
 /// A file is compressed only when it was not written to for this long: the runtime may still be
 /// writing the last lines to a file that was set aside a moment ago.
 pub const SETTLED: Duration = Duration::from_secs(10);
-/// The last file of an instance is removed only when it was not written to for this long: the agent
+/// The last file of an instance is emptied only when it was not written to for this long: the agent
 /// may not know yet that the instance runs.
 pub const LAST_FILE_IDLE: Duration = Duration::from_secs(60);
 
@@ -171,9 +171,9 @@ pub struct NodeLogs<P> {
 
 /// What is to be removed so that all logs take at most `max_total_size` bytes. Of each kind, the
 /// oldest files of the whole node go first:
-/// 1. last files of ended instances, each after what was set aside of the same log, until the current
-///    files take at most half of `max_total_size`. Otherwise, they would leave no room for files that
-///    were set aside, and each of those would be removed soon after its rotation;
+/// 1. last files of ended instances, each after what was set aside of the same log, until the
+///    current files take at most half of `max_total_size`. Otherwise, they would leave no room for
+///    files that were set aside, and each of those would be removed soon after its rotation;
 /// 2. files that were set aside;
 /// 3. the other last files.
 #[must_use]

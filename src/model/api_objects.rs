@@ -23,13 +23,13 @@ pub struct ApiObjects {
     pub claims: BTreeMap<ClaimKey, ClaimAnswer>,
     /// The Services for the environment of containers; `None` until they were read.
     pub services: Option<Arc<ClusterServices>>,
-    /// The pods for which they count, while they are those that an earlier run of the agent has read;
-    /// `None`: they count for all.
+    /// The pods for which the Services count, while they are those that an earlier run of the agent
+    /// has read. `None`: they count for all.
     pub services_for: Option<Arc<BTreeSet<PodUid>>>,
     /// The handler of each RuntimeClass; `None` until they were read. They are read only while a
     /// pod names one.
     pub runtime_classes: Option<Arc<RuntimeClasses>>,
-    /// As `services_for`.
+    /// The pods for which the RuntimeClasses count, as `services_for`.
     pub runtime_classes_for: Option<Arc<BTreeSet<PodUid>>>,
 }
 

@@ -21,8 +21,8 @@ pub(crate) fn is_started(
 /// Kills an instance that has failed its liveness or startup probe, with the grace period of the
 /// probe if it has one. Returns true when it does. The container starts again after its back-off,
 /// unless its restart policy is `Never`. A kill that was begun and has not ended the instance (the
-/// agent has crashed during the preStop hook) is repeated, whatever the probe says now: the instance
-/// may have had its SIGTERM.
+/// agent has crashed during the preStop hook) is repeated, whatever the probe says now: the
+/// instance may have had its SIGTERM.
 pub(crate) fn kill_unhealthy(
     cx: &Cx<'_>,
     container: &k8s::Container,

@@ -98,7 +98,7 @@ pub fn are_services_known(pod: &k8s::Pod, objects: &NodeObjects) -> bool {
     }
 }
 
-/// Whether an answer counts for a pod; `pods`: for which it counts, as [`crate::model::ApiObjects::services_for`] says.
+/// Whether an answer counts for a pod. `pods` are those for which it counts; `None`: for all.
 pub(super) fn counts_for(pods: Option<&BTreeSet<PodUid>>, pod: &k8s::Pod) -> bool {
     pods.is_none_or(|pods| pods.contains(&uid_of(pod)))
 }

@@ -19,8 +19,8 @@
 //! is missing and may be removed, is unconfirmed until a look has settled the matter: it keeps what
 //! runs, see [`SourceSnapshot::unconfirmed`]. Invariant: while a last good revision is refused
 //! (another version or configuration has read it again), the source does not know everything, so
-//! that nothing is removed: its pod can't be wanted, and may run. Invariant: the same holds for a pod
-//! that an earlier run of the agent admitted and whose manifest is not in what was saved.
+//! that nothing is removed: its pod can't be wanted, and may run. Invariant: the same holds for a
+//! pod that an earlier run of the agent admitted and whose manifest was not saved.
 
 mod budget;
 mod claims;

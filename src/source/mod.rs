@@ -73,7 +73,8 @@ pub struct SourceOptions {
     pub check_every: Duration,
     /// What [`SourceHandle::saved`] had last in an earlier life, from the store.
     pub saved: SavedState,
-    /// The pods of this source that have a record in the store: it may be newer than what was saved.
+    /// The pods of this source that have a record in the store, and where they were written. A record
+    /// may be newer than what was saved.
     pub admitted: Vec<(PodKey, Origin)>,
 }
 

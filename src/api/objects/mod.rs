@@ -68,8 +68,8 @@ pub struct ObjectsTask {
     /// The answers that an earlier run of the agent has got, until there are newer ones. The claims
     /// are taken over with the first pods.
     remembered: SavedAnswers,
-    /// The pods that have a record of that run. Its Services and RuntimeClasses count for them: they
-    /// may lack those of a pod that is new.
+    /// The pods that have a record of that run. Its Services and RuntimeClasses count for them
+    /// alone: they may lack what a new pod needs.
     recorded: Arc<BTreeSet<PodUid>>,
     /// The namespaces of the pods. Only their Services are published.
     namespaces: BTreeSet<Arc<str>>,

@@ -80,7 +80,7 @@ fn a_container_that_fails_its_liveness_probe_is_restarted() {
     assert_eq!(world.line(), "Running 1/1 2");
 }
 
-/// It may have had its SIGTERM, and a job that then ends with success would start again hours later.
+/// Otherwise, a job that then ends with success hours later would start again.
 #[test]
 fn a_kill_that_a_crash_has_interrupted_is_repeated() {
     let web = probed("web", &["liveness"]);

@@ -140,8 +140,8 @@ impl World {
         }
     }
 
-    /// kill -9 and start: the picture and the results of probes are lost, records and memory (through
-    /// its file) stay.
+    /// kill -9 and start: the picture and the results of probes are lost; records and memory
+    /// (through its file) stay.
     pub(in crate::plan::tests) fn restart_agent(&mut self) {
         self.note("-- agent restarted");
         self.picture = Picture::default();
