@@ -118,9 +118,9 @@ pub struct Stage {
     lines: RefCell<String>,
 }
 
-/// Directories below a slot's that lie in /run on a machine, and so in memory: containerd's `state`,
-/// and the run directory of nodelet.
-const VOLATILE: [&str; 2] = ["containerd/state", "agent/run"];
+/// The run directory of nodelet below a slot's directory. On a machine it lies in /run, and so in
+/// memory.
+const RUN_DIR: &str = "agent/run";
 
 /// Nanoseconds since 1970, the unit in which the runtime records.
 pub type Moment = i64;
@@ -154,7 +154,7 @@ impl Stage {
         let slot = Slot::take();
         let is_in_memory = statfs(slot.dir()).unwrap().filesystem_type() == TMPFS_MAGIC;
         assert!(!is_in_memory, "{} is on a tmpfs; the bench needs a disk", slot.dir().display());
-        VOLATILE.into_iter().for_each(|dir| make_volatile(&slot.dir().join(dir)));
+        make_volatile(&slot.dir().join(RUN_DIR));
         let containerd = Containerd::start(&slot);
         let socket = containerd.socket();
         let warmer = Floor::new(&slot, &socket);
