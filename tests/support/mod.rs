@@ -75,7 +75,7 @@ pub fn ip(arguments: &str) {
 }
 
 /// How often a predicate is looked at.
-const LOOK_EVERY: Duration = Duration::from_millis(25);
+const LOOK_EVERY: Duration = Duration::from_millis(50);
 
 /// Lets time pass: between two looks, or between two things that a test does at random.
 pub fn pause(time: Duration) {
