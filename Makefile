@@ -42,7 +42,7 @@ test-node:
 	@[ "$$(id -u)" = 0 ] || { echo "make test needs root for its private containerd; without root: make test-fast" >&2; exit 1; }
 	scripts/prerequisites test
 	scripts/tier bench 60 $(CARGO) test --locked --test bench --test monitoring
-	scripts/tier node 1020 $(CARGO) test --locked --test node -- --test-threads=3
+	scripts/tier node 900 $(CARGO) test --locked --test node -- --test-threads=5
 	scripts/tier demo 120 env NODELET=$(TARGET)/debug/nodelet scripts/demo
 
 # What the release build must pass on a real containerd, besides all component tests and the demo.
@@ -79,7 +79,7 @@ test-on-host: test-node
 	@# Without them (3) the tests say what they skip.
 	scripts/containerd-versions fetch || [ $$? = 3 ]
 	scripts/tier api-pods 1020 $(CARGO) test --locked --test api_pods -- --test-threads=2
-	scripts/tier containerds 540 $(CARGO) test --locked --test containerds -- --test-threads=3
+	scripts/tier containerds 540 $(CARGO) test --locked --test containerds -- --test-threads=5
 
 test-release: test-build ## the component tests, the demo and the core of the node tests on the release build; as root
 	scripts/prerequisites test
@@ -122,7 +122,7 @@ test-containerds: test-build ## what may differ between containerd 1.6, 1.7 and 
 	scripts/prerequisites test
 	@# Without them (3) the tests say what they skip.
 	scripts/containerd-versions fetch || [ $$? = 3 ]
-	$(CARGO) test --locked --test containerds -- --test-threads=3
+	$(CARGO) test --locked --test containerds -- --test-threads=5
 
 test-machine: test-build ## whole machines with systemd and cgroup v2 in QEMU; as root
 	scripts/prerequisites machine
