@@ -3,6 +3,7 @@
 mod scenarios;
 mod support;
 
+use scenarios::chaos::Dangers;
 use std::time::Duration;
 use support::world::Kind;
 
@@ -14,7 +15,8 @@ fn soak() {
     let minutes = std::env::var_os("SOAK_MINUTES").and_then(|text| text.to_str()?.parse().ok());
     let span =
         minutes.map_or(Duration::from_secs(30), |minutes: u64| Duration::from_secs(minutes * 60));
-    scenarios::chaos::chaos(Kind::Real, span, true);
+    let dangers = Dangers { runtime_dies: true, disk_fails: true };
+    scenarios::chaos::chaos(Kind::Real, span, dangers);
 }
 
 /// Long enough for the runtime to count as down.

@@ -21,19 +21,20 @@ use std::{
 
 /// What runs out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Full {
+pub enum Full {
     Bytes,
     Inodes,
     Both,
 }
 
 /// A small file system mounted over a directory. It goes with the world.
-struct SmallDisk {
+pub struct SmallDisk {
     dir: PathBuf,
 }
 
 impl SmallDisk {
-    fn over(dir: PathBuf, size: &str) -> Self {
+    /// Mounts it. `size` is what tmpfs(5) takes for it: `size=1m,nr_inodes=256`.
+    pub fn over(dir: PathBuf, size: &str) -> Self {
         let options = format!("{size},mode=755");
         let options = Some(options.as_str());
         mount(Some("small"), &dir, Some("tmpfs"), MsFlags::empty(), options).unwrap();
@@ -44,7 +45,8 @@ impl SmallDisk {
         self.dir.join("ballast")
     }
 
-    fn fill(&self, full: Full) {
+    /// Takes all that is left.
+    pub fn fill(&self, full: Full) {
         fs::create_dir(self.ballast()).unwrap();
         let mut bytes = File::create(self.ballast().join("bytes")).unwrap();
         if full != Full::Inodes {
@@ -60,13 +62,14 @@ impl SmallDisk {
 
     /// Takes nothing that is new, or does again. Refused while somebody has a file open for
     /// writing.
-    fn read_only(&self, read_only: bool) {
+    pub fn read_only(&self, read_only: bool) {
         let flags = if read_only { MsFlags::MS_RDONLY } else { MsFlags::empty() };
         let nothing = None::<&str>;
         mount(nothing, &self.dir, nothing, MsFlags::MS_REMOUNT | flags, nothing).unwrap();
     }
 
-    fn empty(&self) {
+    /// Gives back what [`Self::fill`] has taken.
+    pub fn empty(&self) {
         fs::remove_dir_all(self.ballast()).unwrap();
     }
 }

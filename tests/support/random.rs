@@ -12,7 +12,17 @@ impl Random {
         });
         let test = std::thread::current().name().unwrap_or_default().to_owned();
         super::say_loudly(&format!("{test}: NODELET_SEED={seed}"));
+        Self::from_seed(seed)
+    }
+
+    /// With this seed.
+    pub fn from_seed(seed: u64) -> Self {
         Self(seed | 1)
+    }
+
+    /// A seed for another one.
+    pub fn seed(&mut self) -> u64 {
+        u64::try_from(self.below(1 << 31)).unwrap()
     }
 
     /// A number below `bound`.
