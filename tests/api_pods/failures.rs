@@ -10,7 +10,8 @@ use super::{
 };
 use serde_json::{Value, json};
 
-/// The whole life of a pod: it runs, its container crashes once, it is deleted.
+/// The whole life of a pod: it runs, its container crashes once, it is deleted. Whenever somebody
+/// looks, it runs at most once.
 fn live(node: &Node, name: &str) {
     let script = "trap 'exit 0' TERM; [ -e /data/crashed ] || { touch /data/crashed; exit 1; }; while true; do sleep 1 & wait $!; done";
     let mut pod = plain(name, script);
@@ -18,11 +19,26 @@ fn live(node: &Node, name: &str) {
     pod["spec"]["containers"][0]["volumeMounts"] =
         json!([{ "name": "data", "mountPath": "/data" }]);
     node.create(&pod);
-    node.wait_pod(name, "runs after its crash", |pod| {
-        is_ready(pod) && pod["status"]["containerStatuses"][0]["restartCount"].as_i64() > Some(0)
+    let look = || {
+        let running = node.running(name);
+        assert!(running.len() <= 1, "{name} runs twice: {running:?}");
+        node.pod(name)
+    };
+    node.wait(&format!("pod {name} runs after its crash"), look, |pod| {
+        pod.as_ref().is_some_and(|pod| {
+            let restarts = &pod["status"]["containerStatuses"][0]["restartCount"];
+            is_ready(pod) && restarts.as_i64() > Some(0)
+        })
     });
     node.delete(name);
+    node.wait(&format!("pod {name} is gone"), look, Option::is_none);
     node.wait_pod_gone(name);
+}
+
+/// How often a call for a pod has reached the runtime.
+fn reached(node: &Node, method: &str, pod: &str) -> usize {
+    let calls = node.world.proxy.mutating_calls();
+    calls.iter().filter(|call| call.reached && call.method == method && call.is_for(pod)).count()
 }
 
 #[test]
@@ -35,9 +51,14 @@ fn killed_around_every_mutating_call_of_a_life() {
     node.world.agent.revive_when_dead(true);
     for n in 0..of_pod.len() {
         let moment = if n % 2 == 0 { Moment::Before } else { Moment::After };
+        // So that the agent dies over no call for an earlier pod.
+        node.wait("no pod is left", || node.world.cri.sandboxes(), Vec::is_empty);
         node.world.proxy.forget_calls();
         node.world.proxy.at_mutating_call(n, moment, node.world.agent.killer());
-        live(&node, &format!("at{n}"));
+        let name = format!("at{n}");
+        live(&node, &name);
+        assert_eq!(reached(&node, "RunPodSandbox", &name), 1, "call {n}");
+        assert_eq!(reached(&node, "StartContainer", &name), 2, "call {n}, with the crash");
         // The last calls may be under way when the object is gone.
         let is_late = n + 2 >= of_pod.len();
         assert!(is_late || !node.world.proxy.hook_pending(), "call {n} did not come");
@@ -48,31 +69,40 @@ fn killed_around_every_mutating_call_of_a_life() {
     node.finish();
 }
 
+/// Pods and their events.
+const WRITTEN: &str = "/api/v1/namespaces/default/";
+
 #[test]
 fn killed_around_every_write_about_a_pod() {
     let Some(node) = Node::start() else { return };
     let http = &node.link.http;
+    http.forget();
     live(&node, "recorded");
-    let path = format!("{PODS}/recorded");
     let requests = http.requests();
-    let writes: Vec<&str> = requests
+    let writes: Vec<(&str, &str)> = requests
         .iter()
-        .filter(|request| request.path.starts_with(&path) && request.verb != "WATCH")
-        .map(|request| request.verb.as_str())
+        .filter(|request| request.is_write() && request.path.starts_with(WRITTEN))
+        .map(|request| (request.verb.as_str(), request.path.as_str()))
         .collect();
-    assert!(writes.contains(&"PATCH") && writes.last() == Some(&"DELETE"), "{writes:?}");
+    let of_pod = format!("{PODS}/recorded");
+    for write in [
+        ("PATCH", format!("{of_pod}/status")),
+        ("DELETE", of_pod),
+        ("POST", format!("{WRITTEN}events")),
+    ] {
+        assert!(writes.contains(&(write.0, &write.1)), "{write:?} is missing: {writes:#?}");
+    }
     node.world.agent.revive_when_dead(true);
-    for (n, moment) in [link::Moment::Before, link::Moment::After].into_iter().enumerate() {
-        for verb in ["PATCH", "DELETE"] {
-            let name = format!("{}{n}", verb.to_lowercase());
-            let path = format!("{PODS}/{name}");
-            let pid = node.world.agent.pid();
-            http.on(verb, &path).run(moment, node.world.agent.killer());
-            live(&node, &name);
-            assert_ne!(node.world.agent.pid(), pid, "no {verb} came");
-            http.lift_all();
-            node.wait("the agent answers", || node.world.agent.status().is_ok(), |up| *up);
-        }
+    for n in 0..writes.len() {
+        let moment = if n % 2 == 0 { link::Moment::Before } else { link::Moment::After };
+        let pid = node.world.agent.pid();
+        http.on("WRITE", WRITTEN).after(n).run(moment, node.world.agent.killer());
+        live(&node, &format!("at{n}"));
+        // The last events may come when the object is gone, or be one.
+        let is_late = n + 3 >= writes.len();
+        assert!(is_late || node.world.agent.pid() != pid, "write {n} did not come: {writes:#?}");
+        http.lift_all();
+        node.wait("the agent answers", || node.world.agent.status().is_ok(), |up| *up);
     }
     // The agent is still revived here: the last kill may come after its pod is gone.
     node.finish();

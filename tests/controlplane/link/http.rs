@@ -57,6 +57,8 @@ struct Rule {
     verb: Option<&'static str>,
     path: String,
     fault: Fault,
+    /// How many matching requests it still lets pass.
+    skip: usize,
     /// How often it still applies.
     left: usize,
 }
@@ -123,6 +125,7 @@ pub struct RuleFor<'a> {
     http: &'a Http,
     verb: Option<&'static str>,
     path: String,
+    skip: usize,
     times: usize,
 }
 
@@ -184,9 +187,11 @@ impl Http {
     }
 
     /// Begins a rule for requests with this verb (an HTTP method, `"WATCH"` for a GET that watches,
-    /// `"*"` for all) to a path that begins like this. Of several rules the first one applies.
+    /// `"WRITE"` for all that change something, `"*"` for all) to a path that begins like this. Of
+    /// several rules the first one applies.
     pub fn on(&self, verb: &'static str, path: &str) -> RuleFor<'_> {
-        RuleFor { http: self, verb: verb_filter(verb), path: path.to_owned(), times: usize::MAX }
+        let (verb, path) = (verb_filter(verb), path.to_owned());
+        RuleFor { http: self, verb, path, skip: 0, times: usize::MAX }
     }
 
     /// Lifts a rule: what it holds goes on.
@@ -213,11 +218,23 @@ impl Drop for Http {
 
 impl Recorded {
     fn is(&self, verb: Option<&str>, path: &str) -> bool {
-        verb.is_none_or(|verb| self.verb == verb) && self.path.starts_with(path)
+        let is_verb = |verb| self.verb == verb || verb == "WRITE" && self.is_write();
+        verb.is_none_or(is_verb) && self.path.starts_with(path)
+    }
+
+    /// Whether it is to change something.
+    pub fn is_write(&self) -> bool {
+        ["POST", "PUT", "PATCH", "DELETE"].contains(&self.verb.as_str())
     }
 }
 
 impl RuleFor<'_> {
+    /// The next `skip` matching requests pass.
+    pub fn after(mut self, skip: usize) -> Self {
+        self.skip = skip;
+        self
+    }
+
     /// Only the next `times` matching requests.
     pub fn times(mut self, times: usize) -> Self {
         self.times = times;
@@ -276,8 +293,8 @@ impl RuleFor<'_> {
         let mut state = self.http.shared.state();
         let id = state.next_rule;
         state.next_rule += 1;
-        let Self { verb, path, times, .. } = self;
-        state.rules.push(Rule { id, verb, path, fault, left: times });
+        let Self { verb, path, skip, times, .. } = self;
+        state.rules.push(Rule { id, verb, path, fault, skip, left: times });
         RuleId(id)
     }
 }

@@ -189,9 +189,13 @@ fn arrive(
     };
     let mut rules = state.rules.iter_mut();
     let rule = rules.find(|rule| rule.left > 0 && request.is(rule.verb, &rule.path));
-    let fault = rule.map(|rule| {
+    let fault = rule.and_then(|rule| {
+        if let Some(skip) = rule.skip.checked_sub(1) {
+            rule.skip = skip;
+            return None;
+        }
         rule.left -= 1;
-        (rule.id, rule.fault.clone())
+        Some((rule.id, rule.fault.clone()))
     });
     state.requests.push(request);
     (number, fault)
