@@ -287,8 +287,21 @@ fn workloads_run_scale_and_drain() {
     };
     node.wait("the daemon is ready", set, |ready| *ready == 1);
 
-    let drain = ["drain", NODE_NAME, "--ignore-daemonsets", "--force", "--timeout=120s"];
-    node.plane.kubectl_text(&drain);
+    // A disruption budget holds up a drain, and no pod ends meanwhile.
+    let budget =
+        ["create", "poddisruptionbudget", "web", "--selector=app=web", "--min-available=5"];
+    node.plane.kubectl_text(&budget);
+    let budgets = "/apis/policy/v1/namespaces/default/poddisruptionbudgets/web";
+    let healthy = || node.admin().get(budgets)["status"]["currentHealthy"].clone();
+    node.wait("the budget is known", healthy, |healthy| *healthy == 5);
+    let drain = ["drain", NODE_NAME, "--ignore-daemonsets", "--force"];
+    let refused = node.plane.kubectl(&[&drain[..], &["--timeout=7s"]].concat());
+    let errors = String::from_utf8_lossy(&refused.stderr);
+    assert!(errors.contains("violate the pod's disruption budget"), "{errors}");
+    assert!(!refused.status.success());
+    ready(5);
+    node.plane.kubectl_text(&["delete", "poddisruptionbudget", "web"]);
+    node.plane.kubectl_text(&[&drain[..], &["--timeout=120s"]].concat());
     let pods = node.admin().get(PODS)["items"].as_array().unwrap().clone();
     let bound: Vec<&Value> =
         pods.iter().filter(|pod| pod["spec"]["nodeName"].is_string()).collect();

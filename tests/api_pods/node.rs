@@ -187,7 +187,9 @@ impl Node {
     /// Removes every pod through the API, and checks that nothing is left on the host.
     #[track_caller]
     pub fn finish(self) {
-        for kind in ["deployments", "statefulsets", "daemonsets", "jobs", "replicasets"] {
+        let kinds =
+            ["cronjobs", "deployments", "statefulsets", "daemonsets", "jobs", "replicasets"];
+        for kind in kinds {
             self.plane.kubectl_text(&["delete", kind, "--all", "--wait=false"]);
         }
         self.plane.kubectl_text(&["delete", "pods", "--all", "--grace-period=1", "--wait=false"]);

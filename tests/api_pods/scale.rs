@@ -1,7 +1,7 @@
 //! Many pods at a time, and pods that can't run.
 
 use super::{
-    node::{Node, WAITS, plain},
+    node::{Node, PODS, WAITS, plain},
     support::say_loudly,
 };
 use serde_json::{Value, json};
@@ -50,11 +50,21 @@ fn a_deployment_grows_and_shrinks() {
 }
 
 #[test]
-fn a_job_with_many_completions_completes() {
+fn jobs_with_many_completions_and_by_the_clock_complete() {
     let Some(node) = Node::start() else { return };
     let mut work = plain("work", "exit 0");
     let mut spec = work["spec"].take();
     spec["restartPolicy"] = json!("Never");
+    let cron_jobs = "/apis/batch/v1/namespaces/default/cronjobs";
+    let every_minute = json!({
+        "apiVersion": "batch/v1", "kind": "CronJob",
+        "metadata": { "name": "clock" },
+        "spec": {
+            "schedule": "* * * * *",
+            "jobTemplate": { "spec": { "template": { "spec": spec.clone() } } },
+        },
+    });
+    node.admin().create(cron_jobs, &every_minute).unwrap().ok();
     let job = json!({
         "apiVersion": "batch/v1", "kind": "Job",
         "metadata": { "name": "work" },
@@ -69,6 +79,9 @@ fn a_job_with_many_completions_completes() {
     });
     assert!(completed["failed"].is_null(), "{completed}");
     say_loudly(&format!("50 completions, 10 at a time, after {:.1?}", begun.elapsed()));
+    let succeeded =
+        || node.admin().get(&format!("{cron_jobs}/clock"))["status"]["lastSuccessfulTime"].clone();
+    node.wait("a job of the clock has succeeded", succeeded, Value::is_string);
     node.finish();
 }
 
@@ -78,7 +91,9 @@ fn pods_that_cannot_run_say_why() {
     let mut absent = plain("absent", WAITS);
     absent["spec"]["containers"][0]["image"] = json!("127.0.0.1:1/absent:1");
     node.create(&absent);
-    node.create(&plain("crashing", "exit 1"));
+    let mut crashing = deployment("crashing", "exit 1");
+    crashing["spec"]["replicas"] = json!(1);
+    node.admin().create(DEPLOYMENTS, &crashing).unwrap().ok();
     let mut csi = plain("csi", WAITS);
     csi["spec"]["volumes"] = json!([{ "name": "data", "csi": { "driver": "x.example" } }]);
     csi["spec"]["containers"][0]["volumeMounts"] =
@@ -90,7 +105,16 @@ fn pods_that_cannot_run_say_why() {
         move |pod: &Value| waiting(pod).as_str().is_some_and(|reason| reasons.contains(&reason))
     };
     node.wait_pod("absent", "has no image", one_of(["ErrImagePull", "ImagePullBackOff"]));
-    node.wait_pod("crashing", "is backed off", one_of(["CrashLoopBackOff"; 2]));
+    let of_deployment = || {
+        let pods = node.admin().get(&format!("{PODS}?labelSelector=app%3Dcrashing"));
+        pods["items"].as_array().unwrap().clone()
+    };
+    let restarts = |pod: &Value| pod["status"]["containerStatuses"][0]["restartCount"].as_u64();
+    let backed_off = one_of(["CrashLoopBackOff"; 2]);
+    let pods = node.wait("the Deployment's pod is backed off", of_deployment, |pods| {
+        pods.iter().any(|pod| backed_off(pod) && restarts(pod) > Some(1))
+    });
+    assert_eq!(pods.len(), 1, "its container is restarted, and no other pod made: {pods:#?}");
     let events =
         || node.plane.kubectl_text(&["get", "events", "-o", "jsonpath={.items[*].message}"]);
     node.wait("the volume is named", events, |events| {
@@ -98,7 +122,7 @@ fn pods_that_cannot_run_say_why() {
     });
     let pod = node.pod("csi").unwrap();
     assert_eq!(pod["status"]["phase"], "Pending");
-    for name in ["absent", "crashing", "csi"] {
+    for name in ["absent", "csi"] {
         node.delete(name);
         node.wait_pod_gone(name);
     }
