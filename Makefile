@@ -42,7 +42,7 @@ test-node:
 	@[ "$$(id -u)" = 0 ] || { echo "make test needs root for its private containerd; without root: make test-fast" >&2; exit 1; }
 	scripts/prerequisites test
 	scripts/tier bench 60 $(CARGO) test --locked --test bench --test monitoring
-	scripts/tier node 900 $(CARGO) test --locked --test node -- --test-threads=5
+	scripts/tier node 1020 $(CARGO) test --locked --test node -- --test-threads=5
 	scripts/tier demo 120 env NODELET=$(TARGET)/debug/nodelet scripts/demo
 
 # What the release build must pass on a real containerd, besides all component tests and the demo.
