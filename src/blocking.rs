@@ -101,7 +101,7 @@ pub const THREADS: usize = SOURCES_THREADS
     + COMPRESSIONS_THREADS
     + LIBRARY_THREADS;
 
-/// The work panicked, or the runtime is shutting down.
+/// The work panicked, which ends the release build, or the runtime is shutting down.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("work on the file system has crashed ({pool})")]
 pub struct Crashed {
