@@ -69,7 +69,7 @@ fn killed_around_every_mutating_call_of_a_life() {
     node.finish();
 }
 
-/// Pods and their events.
+/// Where the agent writes about pods and their events: what lies in namespace `default`.
 const WRITTEN: &str = "/api/v1/namespaces/default/";
 
 #[test]
@@ -98,7 +98,7 @@ fn killed_around_every_write_about_a_pod() {
         let pid = node.world.agent.pid();
         http.on("WRITE", WRITTEN).after(n).run(moment, node.world.agent.killer());
         live(&node, &format!("at{n}"));
-        // The last events may come when the object is gone, or be one.
+        // The last events may come after the object is gone, or be counted up in one request.
         let is_late = n + 3 >= writes.len();
         assert!(is_late || node.world.agent.pid() != pid, "write {n} did not come: {writes:#?}");
         http.lift_all();
