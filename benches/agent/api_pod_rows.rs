@@ -36,6 +36,8 @@ pub enum ApiPodRow {
     FullRequests,
     /// KiB that they and their answers were, as carried.
     FullKibCarried,
+    /// Seconds from the change of a ConfigMap until a container of a full node reads it.
+    ConfigSeen,
 }
 
 impl ApiPodRow {
@@ -54,6 +56,7 @@ impl ApiPodRow {
             ]);
         }
         rows.extend([Self::FullRss, Self::FullCpu, Self::FullRequests, Self::FullKibCarried]);
+        rows.push(Self::ConfigSeen);
         rows
     }
 
@@ -86,6 +89,7 @@ impl ApiPodRow {
             Self::FullCpu => format!("CPU idle, {full}"),
             Self::FullRequests => format!("requests in 5 quiet minutes, {full}"),
             Self::FullKibCarried => format!("carried in 5 quiet minutes, {full}"),
+            Self::ConfigSeen => format!("ConfigMap changed → read in a container, {full}"),
         }
     }
 
@@ -108,13 +112,16 @@ impl ApiPodRow {
             Self::FullCpu => "api_pods_cpu_percent".to_owned(),
             Self::FullRequests => "api_pods_requests".to_owned(),
             Self::FullKibCarried => "api_pods_carried_kib".to_owned(),
+            Self::ConfigSeen => "api_config_seen_seconds".to_owned(),
         }
     }
 
     /// A figure with its unit.
     pub fn show(self, value: f64) -> String {
         match self {
-            Self::One | Self::OneShown | Self::OneGone | Self::Shown(_) => format!("{value:.3} s"),
+            Self::One | Self::OneShown | Self::OneGone | Self::Shown(_) | Self::ConfigSeen => {
+                format!("{value:.3} s")
+            }
             Self::AllReady(_) | Self::PodReady(_) | Self::SlowPodReady(_) => {
                 format!("{value:.2} s")
             }
@@ -135,6 +142,7 @@ impl ApiPodRow {
             Self::Requests(_) => Goal::BelowKubelet,
             Self::FullRss => Goal::AtMost(20.0),
             Self::FullCpu => Goal::AtMost(0.3),
+            Self::ConfigSeen => Goal::AtMost(2.0),
             Self::One | Self::OneGone | Self::AllReady(_) | Self::PodReady(_) => Goal::None,
             Self::Shown(_) | Self::AllGone(_) | Self::SlowPodGone(_) => Goal::None,
             Self::FullRequests | Self::FullKibCarried => Goal::None,

@@ -23,7 +23,7 @@ use crate::{
 };
 use hyper::Method;
 use serde_json::{Value, json};
-use std::{sync::Arc, time::Duration};
+use std::{fs, sync::Arc, time::Duration};
 use tokio::sync::watch;
 
 /// How often the watcher's notes are read; the times are its own.
@@ -166,7 +166,7 @@ impl<'a> Act<'a> {
         let config_map = json!({ "metadata": { "name": "settings" }, "data": { "level": "info" } });
         self.plane.admin.create(CONFIG_MAPS, &config_map).unwrap().ok();
         let volumes = json!([{ "name": "settings", "configMap": { "name": "settings" } }]);
-        let mounts = json!([{ "name": "settings", "mountPath": "/etc/settings" }]);
+        let mounts = json!([{ "name": "settings", "mountPath": "/settings" }]);
         let pod = Pod::running("pod").set("volumes", volumes);
         let pod = pod.set("containers/0/volumeMounts", mounts);
         self.grow("full", &pod, self.plan.pods);
@@ -178,6 +178,25 @@ impl<'a> Act<'a> {
         self.add(ApiPodRow::FullRss, agent.memory_mib("VmRSS"), figures);
         self.add(ApiPodRow::FullRequests, asked.requests, figures);
         self.add(ApiPodRow::FullKibCarried, asked.kib, figures);
+        self.config(figures);
+    }
+
+    /// The ConfigMap of a full node's pods is changed; one of them is looked at.
+    fn config(&self, figures: &mut Figures) {
+        let inside = format!("/proc/{}/root/settings/level", self.stage.any_victim().pid());
+        for number in 0..self.plan.singles {
+            // Spread over the phases of loops that wake up every second.
+            pause(SETTLE + Duration::from_millis(370 * u64::try_from(number).unwrap()));
+            let value = format!("level-{number}");
+            let begun = now();
+            let change = json!({ "data": { "level": value } });
+            self.plane.admin.patch(&format!("{CONFIG_MAPS}/settings"), &change).unwrap().ok();
+            let seen = self.stage.wait("the container reads it", Duration::from_millis(2), || {
+                let read = fs::read_to_string(&inside).unwrap_or_default();
+                (read == value).then(now)
+            });
+            self.add(ApiPodRow::ConfigSeen, seconds(begun, seen), figures);
+        }
     }
 
     /// Creates a Deployment, and waits until all its pods are Ready; gives the moment before.

@@ -69,8 +69,7 @@ struct Act<'a> {
 
 impl Act<'_> {
     fn play(&self, figures: &mut Figures) {
-        let begun = now();
-        self.stage.start();
+        let begun = self.stage.start();
         let ready = self.wait("the node is Ready", || is(&self.node(), "Ready", "True"));
         figures.add(Row::Ready, self.candidate, seconds(begun, ready));
         self.condition(figures);

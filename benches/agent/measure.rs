@@ -188,9 +188,7 @@ fn comeback(stage: &Stage, candidate: Candidate, number: usize, figures: &mut Fi
             stage.kill_agent();
             stage.drop_pods(&next);
             pause(WRITTEN);
-            let begun = now();
-            stage.start();
-            begun
+            stage.start()
         }
     };
     figures.add(Row::Comeback, candidate, seconds(begun, stage.started(&next)[0]));

@@ -268,12 +268,23 @@ impl Stage {
         there
     }
 
-    /// Starts the agent; the floor has none.
-    pub fn start(&self) {
+    /// Starts the agent and says when; the floor has none. What prepares a kubelet's start, a
+    /// tenth of a second, is over at that moment.
+    pub fn start(&self) -> Moment {
+        let begun = now();
         match &self.actor {
-            Actor::Floor(_) => {}
-            Actor::Nodelet(agent) => agent.start(),
-            Actor::Kubelet(kubelet) => kubelet.start(),
+            Actor::Floor(_) => begun,
+            Actor::Nodelet(agent) => {
+                agent.start();
+                begun
+            }
+            Actor::Kubelet(kubelet) => {
+                kubelet.start();
+                while !kubelet.is_past_preparation() {
+                    pause(Duration::from_millis(1));
+                }
+                now()
+            }
         }
     }
 
@@ -405,7 +416,15 @@ impl Stage {
 
     /// The container of a running pod, to be killed.
     pub fn victim(&self, pod: &Pod) -> Victim {
-        let id = self.running()[&full_name(&name_of(pod))].clone();
+        self.victim_by_id(self.running()[&full_name(&name_of(pod))].clone())
+    }
+
+    /// The container of one of the running pods.
+    pub fn any_victim(&self) -> Victim {
+        self.victim_by_id(self.running().into_values().next().expect("a pod runs"))
+    }
+
+    fn victim_by_id(&self, id: String) -> Victim {
         let pid = nix::unistd::Pid::from_raw(self.cri.container_pid(&id));
         Victim { id, pid }
     }

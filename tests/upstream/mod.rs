@@ -203,6 +203,11 @@ impl Kubelet {
         self.child.replace(Some(command.spawn().unwrap()));
     }
 
+    /// Whether its process has become the kubelet: before, it is what prepares its start.
+    pub fn is_past_preparation(&self) -> bool {
+        fs::read_link(format!("/proc/{}/exe", self.pid())).unwrap() == self.binary
+    }
+
     /// `kill -9`, and waits until it is gone.
     pub fn kill(&self) {
         let mut child = self.child.take().expect("the kubelet runs");
