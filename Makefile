@@ -181,7 +181,7 @@ bench: ## figures beside the upstream kubelet and the floor (docs/performance.md
 	@mkdir -p $(TARGET)/bench && cp $(TARGET)/release/nodelet $(TARGET)/bench/nodelet
 	env NODELET=$(TARGET)/bench/nodelet $(CARGO) bench --locked --bench agent
 
-bench-doc: ## put the figures of the last `make bench` into docs/performance.md
+bench-doc: ## put the figures of the last `make bench`, and those that tests have measured, into docs/performance.md
 	benches/publish
 
 lint: ## formatting, clippy (warnings are errors), licences of dependencies

@@ -7,8 +7,9 @@ use super::{
     programs,
     support::{
         agent::{NODE_NAME, Settings},
+        figures::{self, Table},
         manifest::Pod,
-        poll_until, say_loudly,
+        poll_until,
         slot::Slot,
         world::{Kind, World, full_name},
     },
@@ -182,9 +183,9 @@ pub fn uid(object: &Value) -> String {
     object["metadata"]["uid"].as_str().unwrap_or_default().to_owned()
 }
 
-/// A figure for docs/performance.md, printed whether or not the test passes.
+/// How long something took: for people, and for docs/performance.md.
 pub fn figure(what: &str, took: Duration) {
-    say_loudly(&format!("{what}: {:.2} s", took.as_secs_f64()));
+    figures::figure(Table::Cluster, what, took);
 }
 
 #[test]
@@ -197,7 +198,7 @@ fn a_node_registers_and_shows_its_pods() {
     let begun = Instant::now();
     world.agent.start();
     let (node, _) = member.wait("the node is Ready", || member.node(), ready);
-    figure("agent start -> node Ready, no pod yet", begun.elapsed());
+    figure("agent started → node Ready, no pod yet", begun.elapsed());
     let (mirror, _) = member.wait("the mirror is Ready", || member.mirror("web"), ready);
     let pod = world.agent.status().unwrap().pod("web").unwrap().clone();
     let hash = pod.uid.to_string();
@@ -262,7 +263,7 @@ fn a_node_registers_and_shows_its_pods() {
     let begun = Instant::now();
     world.agent.start();
     world.wait_running("web");
-    figure("killed -> pod seen again", begun.elapsed());
+    figure("agent killed and started → pod seen again", begun.elapsed());
     let renewed = |lease: &Value| !lease.is_null() && lease["spec"]["renewTime"] != before;
     member.wait("the lease is renewed", || member.lease(), renewed);
     assert_eq!(

@@ -29,7 +29,7 @@ fn answers_that_take_half_a_minute_hold_nothing_up() {
             member.wait_told("pods: no answer within 15s");
             let begun = Instant::now();
             member.wait_renewed();
-            figure("30 s an answer but for leases: next renewal", begun.elapsed());
+            figure("30 s an answer, but not for leases → next renewal", begun.elapsed());
             member.link.http.on("*", "/apis/").delay(half_a_minute);
             member.wait_told("lease: no answer within 10s");
             member.link.http.lift_all();

@@ -53,7 +53,10 @@ fn certificates_are_told_of_when_wrong_and_taken_up_when_right() {
         member.wait_renewed();
         member.wait("the node is Ready", || member.node(), ready);
         member.wait_untroubled();
-        figure(&format!("{what}, then the right one -> as it is"), begun.elapsed());
+        figure(
+            &format!("{what}, then the right one → node and pods shown as they are"),
+            begun.elapsed(),
+        );
     }
 
     // Rotated by hand: between the two renames the files do not fit, and what was read before is

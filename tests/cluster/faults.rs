@@ -48,7 +48,10 @@ pub fn goes_and_comes(
         |pod| ready(pod) && restarts(pod) == before + 1,
     );
     member.wait(&format!("{what}: the node is Ready"), || member.node(), ready);
-    figure(&format!("{what}: healed -> node and pods as they are"), begun.elapsed());
+    figure(
+        &format!("API server: {what}, healed → node and pods shown as they are"),
+        begun.elapsed(),
+    );
     world.remove(&format!("{late}.yaml"));
     member.wait("its mirror goes", || member.mirror(&late), Value::is_null);
 }
@@ -116,7 +119,10 @@ fn an_api_server_that_lost_its_memory_is_told_everything_again() {
         || member.mirror("second"),
         ready,
     );
-    figure("restored from an older snapshot: answers -> as it is", begun.elapsed());
+    figure(
+        "API server: restored from an older snapshot, answers → node and pods shown as they are",
+        begun.elapsed(),
+    );
     member.plane.wipe();
     let begun = Instant::now();
     member.wait("the node is there again", || member.node(), ready);
@@ -125,7 +131,10 @@ fn an_api_server_that_lost_its_memory_is_told_everything_again() {
         || (member.mirror("web"), member.mirror("second")),
         |(a, b)| ready(a) && ready(b),
     );
-    figure("replaced by an empty one: answers -> as it is", begun.elapsed());
+    figure(
+        "API server: replaced by an empty one, answers → node and pods shown as they are",
+        begun.elapsed(),
+    );
     assert_eq!(member.world.running_ids("web"), running, "no pod has noticed");
     member.finish();
 }
@@ -160,7 +169,7 @@ fn what_the_controller_wrote_is_put_right() {
         member.wait("the node is Ready", || member.node(), ready);
         member.wait("the pod is Ready", || member.mirror("web"), ready);
         figure(
-            &format!("agent {how} for longer than the grace period: goes on -> node and pod Ready"),
+            &format!("agent {how} for longer than the grace period, goes on → node and pod Ready"),
             begun.elapsed(),
         );
     }

@@ -2,7 +2,7 @@
 //! that it runs.
 
 use super::{
-    agent::{figure, ready, uid},
+    agent::{ready, uid},
     controlplane::{
         client::Client,
         kubeadm::{Kubeadm, PARTS},
@@ -14,7 +14,7 @@ use super::{
         agent::{NODE_NAME, Settings},
         poll_until,
         process::Stopped,
-        skip_without_containerd,
+        say_loudly, skip_without_containerd,
         slot::mounts_under,
         world::{Kind, World},
     },
@@ -96,7 +96,8 @@ impl Plane {
                 panic!("the API server misses {missing:?}: {}", self.world.agent.log_tail(40));
             }
         };
-        figure(&format!("kubeadm's control plane is up after {since}"), begun.elapsed());
+        let took = begun.elapsed();
+        say_loudly(&format!("kubeadm's control plane is up after {since}: {took:.2?}"));
         node
     }
 

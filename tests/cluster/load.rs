@@ -52,13 +52,13 @@ fn a_hundred_and_ten_pods_are_shown_within_the_budget() {
     world.wait_for(Duration::from_secs(120), "all pods run", |status| {
         (0..pods).all(|number| status.runs(&format!("pod-{number}")))
     });
-    figure("110 pods at once: all run", begun.elapsed());
+    figure("110 pods at once → all run", begun.elapsed());
     let shown = || {
         let status = world.agent.status().ok()?.node.cluster.clone()?;
         Some((status.mirrors, status.pods_waiting))
     };
     member.wait("all mirrors are as they should be", shown, |shown| *shown == Some((pods, 0)));
-    figure("110 pods at once: all mirrors as they should be", begun.elapsed());
+    figure("110 pods at once → all mirror pods Ready", begun.elapsed());
     let all = member.plane.admin.get(PODS)["items"].clone();
     assert_eq!(all.as_array().unwrap().iter().filter(|pod| ready(pod)).count(), pods);
     let writes = || -> Vec<Instant> {

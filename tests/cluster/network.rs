@@ -35,18 +35,21 @@ fn a_way_that_comes_and_goes_is_used_while_it_is_there() {
         |pod| ready(pod) && restarts(pod) == before + 1,
     );
     let running = world.running_ids("web");
-    figure("up and down every 3 s: a new pod and a restart are shown", begun.elapsed());
+    figure(
+        "network up and down every 3 s → a new pod and a restart shown meanwhile",
+        begun.elapsed(),
+    );
     let begun = Instant::now();
     for _ in 0..2 {
         member.wait_renewed();
     }
-    figure("up and down every 3 s: two renewals of the lease", begun.elapsed());
+    figure("network up and down every 3 s → two renewals of the lease", begun.elapsed());
     stays("nobody is restarted", 2 * FLAP, || world.running_ids("web"), |ids| *ids == running);
     drop(flapping);
     let begun = Instant::now();
     member.wait_untroubled();
     member.wait("the node is Ready", || member.node(), ready);
-    figure("up for good: -> node Ready, no trouble", begun.elapsed());
+    figure("network up for good → node Ready, and no trouble told", begun.elapsed());
     member.finish();
 }
 

@@ -58,7 +58,8 @@ fn an_agent_that_is_killed_while_it_writes_goes_on_where_it_was() {
         member.wait("the node is reported", again, |again| *again);
         member.wait("the node is Ready", || member.node(), ready);
         member.wait_untroubled();
-        figure(&format!("killed {moment:?} {verb} {path}: started -> as it is"), begun.elapsed());
+        let took = begun.elapsed();
+        say_loudly(&format!("killed {moment:?} {verb} {path}: as it is after {took:.2?}"));
         assert_eq!(
             (uid(&member.mirror("web")), world.running_ids("web")),
             (mirror.clone(), running.clone())
@@ -99,7 +100,7 @@ fn two_agents_of_one_name_are_told_of_each_other() {
         notes.0.contains(rival) && notes.1.contains(rival)
     };
     member.wait("both are told", || (notes(&member.world), notes(&other)), told);
-    figure("a second agent of the same name: started -> told by both", begun.elapsed());
+    figure("a second agent of the same name started → told by both", begun.elapsed());
     other.wait_running("theirs");
     other.wait_running("web");
     let theirs = other.running_ids("web");
@@ -135,7 +136,7 @@ fn two_agents_of_one_name_are_told_of_each_other() {
             ready(pod) && pod["spec"]["containers"][0]["env"].to_string().find("theirs").is_none()
         },
     );
-    figure("the second agent is gone: -> pods as they are", begun.elapsed());
+    figure("the second agent is gone → pods shown as they are", begun.elapsed());
     other.agent.start();
     other.finish();
     member.finish();

@@ -6,6 +6,7 @@ use crate::{
     machine::SOON,
     node::{Driver, MANIFESTS, Node, Options},
     support::{
+        figures::{self, Table},
         manifest::{FOREVER, Pod},
         say_loudly,
     },
@@ -42,7 +43,7 @@ fn the_unit_is_good_and_up_without_a_runtime(node: &Node) {
     assert_eq!(verified, "", "systemd-analyze verify");
     node.sh("systemctl mask --quiet --runtime --now containerd");
     node.sh("systemctl enable --quiet --now nodelet");
-    figure("exec -> READY=1, first start, no runtime", exec_to_ready(node));
+    figure("agent executed → READY=1, first start, no runtime", exec_to_ready(node));
     let status = || node.property("nodelet", "StatusText");
     node.wait_until("systemd is told what is wrong", status, |text| {
         text.starts_with("0 of 0 pods running; ")
@@ -54,9 +55,9 @@ fn the_unit_is_good_and_up_without_a_runtime(node: &Node) {
     });
 }
 
-/// For docs/performance.md. Printed whether or not the test passes.
+/// How long something took: for people, and for docs/performance.md.
 fn figure(what: &str, took: Duration) {
-    say_loudly(&format!("{what}: {:.2} s (emulated)", took.as_secs_f64()));
+    figures::figure(Table::Machine, what, took);
 }
 
 /// From the execution of the agent until it said that it is up, by systemd's stamps.
@@ -227,7 +228,7 @@ fn nothing_that_happens_to_daemons_restarts_a_container(node: &Node) {
         assert_eq!(node.running(), before, "{what}: no container is restarted");
     }
     figure(
-        "kill -9 -> all 5 pods adopted, RestartSec=1 and 1 s of the status line included",
+        "kill -9 → all 5 pods adopted, with RestartSec=1 and 1 s of the status line",
         kill_to_adopted(node, pods.len()),
     );
     assert_eq!(node.running(), before, "killed: no container is restarted");
@@ -265,8 +266,8 @@ fn after_a_reboot_pods_run_again(node: &Node) {
     let status = node.wait_for(SOON * 2, "the pods run again", |status| {
         restarted.iter().all(|pod| status.runs(pod))
     });
-    figure("kernel start -> all 6 pods running", kernel_start_to_running(node));
-    figure("exec -> READY=1 at boot", exec_to_ready(node));
+    figure("kernel started → all 6 pods run", kernel_start_to_running(node));
+    figure("agent executed → READY=1, at boot", exec_to_ready(node));
     node.sh(&format!("grep -q ended {ENDED}"));
     assert_eq!(status.phase("done"), "Succeeded", "{status:?}");
     assert_eq!(status.phase("cut"), "Failed", "what may not be restarted has failed: {status:?}");

@@ -4,7 +4,10 @@
 use crate::{
     machine::Hardware,
     node::{Node, Options},
-    support::manifest::Pod,
+    support::{
+        figures::{Table, figure},
+        manifest::Pod,
+    },
 };
 use std::time::Duration;
 
@@ -30,7 +33,8 @@ pub fn thirty_pods_on_a_small_machine() {
     node.reboot();
     node.wait_for(LONG, "thirty pods run again", all);
     let uptime = node.sh("cut -d' ' -f1 /proc/uptime");
-    println!("kernel start -> {PODS} pods run: {} s (emulated)", uptime.trim());
+    let uptime = Duration::from_secs_f64(uptime.trim().parse().unwrap());
+    figure(Table::Machine, &format!("512 MiB: kernel started → {PODS} pods run"), uptime);
     for (name, now) in node.running() {
         // A start that the runtime failed in the crowd counts as well.
         assert!(now.restarts > before[&name].restarts, "{name}: {now:?}");

@@ -23,6 +23,7 @@ pub mod containerd;
 pub mod cri;
 pub mod dead_file_system;
 pub mod fake;
+pub mod figures;
 pub mod gate;
 pub mod images;
 pub mod logind;
