@@ -147,6 +147,7 @@ const EXCEPTIONS: &[(&str, &str, &str)] = &[
     ("pleg", "logs", "reads the end of logs for termination messages"),
     ("image", "cri", "pulls and removes through the client of the runtime"),
     ("housekeeping", "worker::Leftovers", "removes what pods have left by turns with the workers"),
+    ("housekeeping", "worker::Turn", "the same"),
     (
         "node_view",
         "worker::SetView",

@@ -10,7 +10,7 @@ use crate::{
     hostfiles::HostFiles,
     model::{Event, EventKind, EventTarget, Known, PodUid},
     volume::{DirOwner, Volumes},
-    worker::Leftovers,
+    worker::{Leftovers, Turn},
 };
 use std::{collections::BTreeSet, sync::Arc};
 use tokio::sync::watch;
@@ -52,21 +52,22 @@ impl Sweeper {
         };
         let (volumes, owner) = (self.volumes.clone(), self.owner.clone());
         let looked = LOOKS.run(move || by_owner(&volumes, listed, &owner)).await;
-        let PodDirs { ours, others } = match looked {
+        let PodDirs { ours, free, others } = match looked {
             Ok(looked) => looked,
             Err(error) => {
                 return Swept::failed(format!("looking for leftover pods has crashed: {error}"));
             }
         };
         swept.foreign = others;
-        for uid in &ours {
-            // The turn is taken before the known pods are read: a pod that becomes known now waits
-            // until the turn ends.
-            let Some(_turn) = self.leftovers.begin(uid) else { continue };
-            // The pod may be known by now: the removal before it may have taken long.
-            if self.known.borrow().uids.contains(uid) {
-                continue;
+        for uid in free {
+            let Some(_turn) = self.turn(&uid) else { continue };
+            let volumes = self.volumes.clone();
+            if let Ok(Err(error)) = LOOKS.run(move || volumes.remove_free_dir(&uid)).await {
+                swept.failures.push(error.to_string());
             }
+        }
+        for uid in &ours {
+            let Some(_turn) = self.turn(uid) else { continue };
             tracing::info!(%uid, "removing what is left of a pod that is gone");
             if let Err(error) = self.leftovers.remove(uid).await {
                 let sentence = error.message();
@@ -83,6 +84,13 @@ impl Sweeper {
             swept.failures.push(format!("cannot remove dead log links: {error}"));
         }
         swept
+    }
+
+    /// Takes the turn of a uid that no known pod has. The turn is taken before the known pods are
+    /// read: a pod that becomes known now waits until the turn ends.
+    fn turn(&self, uid: &PodUid) -> Option<Turn> {
+        let turn = self.leftovers.begin(uid)?;
+        (!self.known.borrow().uids.contains(uid)).then_some(turn)
     }
 }
 
@@ -124,21 +132,28 @@ impl Swept {
 }
 
 /// Pod directories below the root directory.
+#[derive(Default)]
 struct PodDirs {
     /// Those with this agent's owner id.
     ours: BTreeSet<PodUid>,
-    /// The others, sorted.
+    /// Those that a crash right before the end of a removal has left: empty, without an owner id.
+    free: Vec<PodUid>,
+    /// Those of other programs, sorted.
     others: Vec<PodUid>,
 }
 
 /// A directory that can't be read counts as another program's. Blocks.
 fn by_owner(volumes: &Volumes, listed: Vec<PodUid>, owner: &str) -> PodDirs {
-    let is_ours = |uid: &PodUid| match volumes.dir_owner(uid) {
-        Ok(DirOwner::Agent { owner: found, .. }) => found == owner,
-        Ok(DirOwner::Free | DirOwner::Unknown) | Err(_) => false,
-    };
-    let (ours, others): (BTreeSet<_>, BTreeSet<_>) = listed.into_iter().partition(is_ours);
-    PodDirs { ours, others: others.into_iter().collect() }
+    let mut dirs = PodDirs::default();
+    for uid in listed {
+        match volumes.dir_owner(&uid) {
+            Ok(DirOwner::Agent { owner: found, .. }) if found == owner => _ = dirs.ours.insert(uid),
+            Ok(DirOwner::Free) => dirs.free.push(uid),
+            Ok(DirOwner::Agent { .. } | DirOwner::Unknown) | Err(_) => dirs.others.push(uid),
+        }
+    }
+    dirs.others.sort_unstable();
+    dirs
 }
 
 /// Names the pod directories of other programs, a bounded number of them; `None` when there is
@@ -164,7 +179,11 @@ fn foreign_sentence(others: &[&PodUid]) -> Option<String> {
 
 #[cfg(test)]
 mod tests {
+    #![allow(clippy::unwrap_used, reason = "tests")]
+
     use super::*;
+    use crate::model::PodKey;
+    use std::fs;
 
     fn uids(names: &[&str]) -> Vec<PodUid> {
         names.iter().map(|name| PodUid::from(*name)).collect()
@@ -208,5 +227,26 @@ mod tests {
         assert_eq!(named(&["a"], &["a", "b"]), None);
         let one = named(&["a"], &["b"]).unwrap_or_default();
         assert!(one.ends_with("left alone: a"), "{one}");
+    }
+
+    #[test]
+    fn directories_are_told_apart_by_their_owner() {
+        let dir = tempfile::tempdir().unwrap();
+        let volumes = Volumes::open(&dir.path().join("root"), None).unwrap();
+        let web = PodKey::new("default", "web");
+        volumes.claim(&"ours".into(), &web, "me").unwrap();
+        volumes.claim(&"theirs".into(), &web, "another").unwrap();
+        fs::create_dir(volumes.pod_dir(&"free".into()).unwrap()).unwrap();
+        fs::create_dir_all(volumes.pod_dir(&"unknown".into()).unwrap().join("volumes")).unwrap();
+        let look = || by_owner(&volumes, volumes.list_pods().unwrap(), "me");
+        let dirs = look();
+        assert_eq!(dirs.ours.into_iter().collect::<Vec<_>>(), uids(&["ours"]));
+        assert_eq!(dirs.free, uids(&["free"]));
+        assert_eq!(dirs.others, uids(&["theirs", "unknown"]));
+        for uid in uids(&["ours", "theirs", "unknown"]) {
+            assert!(volumes.remove_free_dir(&uid).is_err(), "{uid}");
+        }
+        volumes.remove_free_dir(&"free".into()).unwrap();
+        assert_eq!(look().free, uids(&[]));
     }
 }

@@ -84,6 +84,16 @@ impl Volumes {
         })
     }
 
+    /// Removes the pod's directory if it is [`DirOwner::Free`]. A crash between the two last steps
+    /// of a removal leaves such a directory.
+    ///
+    /// # Errors
+    /// When it can't be removed, or has content by now.
+    pub fn remove_free_dir(&self, uid: &PodUid) -> Result<(), VolumeError> {
+        let directory = self.pod_dir(uid)?;
+        remove_empty(&directory).map_err(|source| io_error("remove", &directory, source))
+    }
+
     /// Makes the pod's directory (0750) and marks it as `owner`'s and the pod's. Nothing to do when
     /// that was done before.
     ///

@@ -30,7 +30,7 @@ mod set;
 mod task;
 mod update;
 
-pub use execute::{Host, HostSettings, Leftovers, StartTurns, UserNamespaces, VolumeTurns};
+pub use execute::{Host, HostSettings, Leftovers, StartTurns, Turn, UserNamespaces, VolumeTurns};
 pub use set::{Asking, Known, SetInputs, SetView, WorkerSet};
 
 use crate::{

@@ -22,7 +22,7 @@ mod volume_turns;
 pub(crate) use error::HostError;
 use error::NotMade;
 pub(super) use fetch::fetch;
-pub use leftovers::Leftovers;
+pub use leftovers::{Leftovers, Turn};
 use start_turns::StartCall;
 pub use start_turns::StartTurns;
 pub(super) use stop_control::StopControl;
