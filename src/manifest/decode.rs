@@ -32,14 +32,17 @@ const MAX_PATH: usize = 500;
 /// When the text can't be parsed. All other problems are reported for each document.
 pub fn decode(text: &[u8], cx: &Context<'_>) -> Result<DecodedFile, Problem> {
     let mut file = Decoder { cx, documents: Vec::new(), objects: Vec::new(), memory_bytes: 0 };
-    for document in document::parse(text)? {
+    let parsed = document::parse(text)?;
+    let has_content = !parsed.is_empty();
+    for document in parsed {
         let root = document.root;
         match root.get("kind").and_then(Node::as_str) {
             Some(kind @ ("List" | "PodList")) => file.list(&root, kind == "PodList")?,
             Some(_) | None => file.document(&root)?,
         }
     }
-    Ok(DecodedFile { documents: file.documents, objects: file.objects })
+    let empty_list = has_content && file.count() == 0;
+    Ok(DecodedFile { documents: file.documents, objects: file.objects, empty_list })
 }
 
 /// The documents of one file, within the limits of [`super::limits`].

@@ -65,6 +65,8 @@ pub struct DecodedFile {
     pub documents: Vec<DecodedDocument>,
     /// Its ConfigMaps and Secrets, in the order written.
     pub objects: Vec<DecodedObject>,
+    /// It has lists, and nothing in them.
+    pub empty_list: bool,
 }
 
 /// One document of a file.

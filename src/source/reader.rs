@@ -5,7 +5,6 @@ use super::{
     core::{Document, ObjectDocument, ParsedFile, SavedRefusal},
 };
 use crate::{
-    document,
     files::read_regular,
     manifest::{self, Context, CredentialNames, DecodedDocument, DecodedObject, Settings},
     model::{
@@ -51,7 +50,8 @@ impl Reader {
         if mode.is_some_and(|mode| mode & OTHERS_READ != 0) {
             warn_of_readers(&mut objects);
         }
-        let mut reading = ParsedFile { documents, objects, broken, ..ParsedFile::default() };
+        let mut reading =
+            ParsedFile { documents, objects, empty_list: decoded.empty_list, broken, digest: None };
         match self.accepts {
             Accepts::All => {}
             Accepts::Pods => {
@@ -65,7 +65,6 @@ impl Reader {
                 }
             }
         }
-        reading.empty_list = reading.is_empty() && !document::parse(text)?.is_empty();
         reading.adopt(accepted);
         Ok(reading)
     }
