@@ -4,7 +4,7 @@ use crate::{
     api::{Link, review_access, review_token, serving_certificate},
     config::{Authorization, Config},
     machine::NodeIps,
-    serve::{GuardSettings, KubeletApi, Permissions, Reviews, TlsSettings},
+    serve::{GuardSettings, KubeletApi, NotReviewed, Permissions, Reviews, TlsSettings},
 };
 use std::sync::Arc;
 use tokio::sync::watch;
@@ -58,11 +58,11 @@ fn reviews(link: watch::Receiver<Link>) -> Reviews {
     Reviews {
         token: Box::new(move |token| {
             let asked = review_token(link.borrow().clone(), token);
-            Box::pin(async { asked.await.map_err(|error| error.to_string()) })
+            Box::pin(async { asked.await.map_err(|error| NotReviewed(error.to_string())) })
         }),
         access: Box::new(move |spec| {
             let asked = review_access(of_access.borrow().clone(), spec);
-            Box::pin(async { asked.await.map_err(|error| error.to_string()) })
+            Box::pin(async { asked.await.map_err(|error| NotReviewed(error.to_string())) })
         }),
     }
 }

@@ -274,7 +274,7 @@ impl Gathering {
             Effect::Refused(..) if given.last().is_empty() => {}
             Effect::Refused(_, why) => self.mistakes.push(place.mistake("", *why)),
             Effect::Sets(Target { nodelet, path, field }) => {
-                let value = flag_value(field, given);
+                let value = flag_value(field, given, &place);
                 if field.support == Support::Ignored {
                     let unset = given.last().is_empty()
                         || value.is_ok_and(|value| is_unset(field, &Node::from_json(&value)));
@@ -285,7 +285,7 @@ impl Gathering {
                     return;
                 }
                 match value {
-                    Err(message) => self.mistakes.push(place.mistake("", message)),
+                    Err(mistake) => self.mistakes.push(mistake),
                     Ok(Json::Bool(true)) if field.support == Support::No => {
                         let message = format!("Unsupported: {}", field.note);
                         self.mistakes.push(place.mistake("", message));
@@ -370,9 +370,10 @@ fn identify(document: &Document) -> Result<(&'static str, &'static str), Problem
 }
 
 /// The value of a flag as its field would hold it.
-fn flag_value(field: &Field, given: &GivenFlag) -> Result<Json, String> {
+fn flag_value(field: &Field, given: &GivenFlag, place: &Place) -> Result<Json, Mistake> {
     let (last, values) = (given.last(), given.counting());
-    let invalid = |must: &str| Err(format!("Invalid value: {last:?}: must be {must}"));
+    let mistake = |what: String| place.mistake("", format!("Invalid value: {what}"));
+    let invalid = |must: &str| Err(mistake(format!("{last:?}: must be {must}")));
     match field.ty {
         Type::Bool => match last {
             "1" | "t" | "T" | "true" | "TRUE" | "True" => Ok(true.into()),
@@ -397,7 +398,7 @@ fn flag_value(field: &Field, given: &GivenFlag) -> Result<Json, String> {
             for part in parts(values) {
                 // The value may be a token: not repeated.
                 let Some((name, value)) = part.split_once(':') else {
-                    return Err("Invalid value: must be NAME:VALUE".to_owned());
+                    return Err(mistake("must be NAME:VALUE".to_owned()));
                 };
                 let (name, value) = (name.trim(), value.trim());
                 if !map[name].is_array() {
@@ -415,7 +416,7 @@ fn flag_value(field: &Field, given: &GivenFlag) -> Result<Json, String> {
             for part in parts(values) {
                 let bare = given.flag.takes_bare_keys().then_some((part, ""));
                 let Some((key, value)) = part.split_once(separator).or(bare) else {
-                    return Err(format!("Invalid value: {part:?}: must be KEY{separator}VALUE"));
+                    return Err(mistake(format!("{part:?}: must be KEY{separator}VALUE")));
                 };
                 map[key.trim()] = value.trim().into();
             }

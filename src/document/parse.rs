@@ -148,16 +148,15 @@ impl Builder {
                 if is_merge && self.begin_merge() {
                     return Ok(());
                 }
-                let value = scalar_value(&text, style, tag.as_deref())
-                    .map_err(|message| problem(at, message))?;
+                let value = scalar_value(&text, style, tag.as_deref(), at)?;
                 self.finish(Node { position: at, value }, anchor)
             }
             Event::SequenceStart(_, anchor, tag) => {
-                collection_tag(tag.as_deref(), "seq").map_err(|m| problem(at, m))?;
+                collection_tag(tag.as_deref(), "seq", at)?;
                 self.begin(at, anchor, FrameKind::List(Vec::new()))
             }
             Event::MappingStart(_, anchor, tag) => {
-                collection_tag(tag.as_deref(), "map").map_err(|m| problem(at, m))?;
+                collection_tag(tag.as_deref(), "map", at)?;
                 let kind = FrameKind::Map { entries: Vec::new(), merges: Vec::new(), key: None };
                 self.begin(at, anchor, kind)
             }
@@ -326,11 +325,16 @@ fn key_text(node: &Node) -> Result<String, Problem> {
 
 const UNKNOWN_TAG: &str = "a tag (text that begins with '!') is not supported";
 
-fn scalar_value(text: &str, style: ScalarStyle, tag: Option<&Tag>) -> Result<Value, String> {
+fn scalar_value(
+    text: &str,
+    style: ScalarStyle,
+    tag: Option<&Tag>,
+    at: Position,
+) -> Result<Value, Problem> {
     let Some(tag) = tag else {
         return match style {
             ScalarStyle::Plain => {
-                scalar::resolve(text).map_err(|reason| format!("{text} {reason}"))
+                scalar::resolve(text).map_err(|reason| problem(at, format!("{text} {reason}")))
             }
             ScalarStyle::SingleQuoted
             | ScalarStyle::DoubleQuoted
@@ -349,14 +353,19 @@ fn scalar_value(text: &str, style: ScalarStyle, tag: Option<&Tag>) -> Result<Val
         | (Some("float"), Ok(value @ Value::Number(_)))
         | (Some("null"), Ok(value @ Value::Null)) => Ok(value),
         // Neither the text nor the tag is repeated. They may be a password without quotes.
-        (Some(_), _) => Err("is not a value of the tag before it".to_owned()),
-        (None, _) => Err(format!("{UNKNOWN_TAG}; if it is a value, put it in quotes")),
+        (Some(_), _) => Err(problem(at, "is not a value of the tag before it")),
+        (None, _) => {
+            let message = format!("{UNKNOWN_TAG}; if it is a value, put it in quotes");
+            Err(problem(at, message))
+        }
     }
 }
 
-fn collection_tag(tag: Option<&Tag>, expected: &str) -> Result<(), String> {
+fn collection_tag(tag: Option<&Tag>, expected: &str, at: Position) -> Result<(), Problem> {
     match tag {
-        Some(tag) if tag.core_suffix() != Some(expected) => Err(format!("{UNKNOWN_TAG} here")),
+        Some(tag) if tag.core_suffix() != Some(expected) => {
+            Err(problem(at, format!("{UNKNOWN_TAG} here")))
+        }
         Some(_) | None => Ok(()),
     }
 }

@@ -4,27 +4,57 @@
 use std::{error::Error as _, io, net::IpAddr};
 use thiserror::Error;
 
+/// Why a hook over HTTP got no answer.
 #[derive(Debug, Error)]
-pub(super) enum NetworkError {
+pub enum HookRequestError {
+    /// The request failed.
+    #[error(transparent)]
+    Network(NetworkError),
+    /// The time of the hook ran out.
+    #[error("Get \"{url}\": context deadline exceeded")]
+    TimedOut {
+        /// The URL of the first request.
+        url: String,
+    },
+}
+
+/// Why a request failed.
+#[derive(Debug, Error)]
+pub enum NetworkError {
+    /// The connection could not be opened.
     #[error("dial tcp {address}: {words}")]
-    Dial { address: String, words: String },
+    Dial {
+        /// Host and port.
+        address: String,
+        /// The error of the lookup or of the system.
+        words: String,
+    },
     /// The name of a host is no name.
     #[error("{0:?} is not the name of a host")]
     Name(String),
+    /// The TLS handshake failed.
     #[error("tls: {0}")]
     Tls(io::Error),
+    /// The request could not be sent, or the headers of its answer are unusable.
     #[error("{}", innermost(.0))]
     Http(#[from] hyper::Error),
     /// The body of an answer broke off or is damaged.
     #[error("{}", innermost(.0))]
     Body(hyper::Error),
+    /// The server redirects without end.
     #[error("stopped after 10 redirects")]
     Redirects,
+    /// A path or a redirect is no valid URL.
     #[error("the redirect to {0:?} can't be followed")]
     Location(String),
     /// An error with the URL that was asked for.
     #[error("Get \"{url}\": {error}")]
-    Of { url: String, error: Box<NetworkError> },
+    Of {
+        /// The URL.
+        url: String,
+        /// The error itself.
+        error: Box<NetworkError>,
+    },
 }
 
 impl NetworkError {

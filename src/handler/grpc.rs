@@ -13,6 +13,7 @@ use std::{
     sync::{Arc, Mutex, MutexGuard, PoisonError, Weak},
     time::Duration,
 };
+use thiserror::Error;
 use tokio::{
     task::JoinSet,
     time::{Instant, timeout, timeout_at},
@@ -45,9 +46,40 @@ fn lock(tasks: &Tasks) -> MutexGuard<'_, JoinSet<()>> {
     tasks.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Asks a service for its health. The error is what a failed probe tells. The connection is closed
-/// at the end, or when this is dropped.
-pub(super) async fn check(address: &str, service: &str, limit: Duration) -> Result<(), String> {
+/// Why a service does not count as healthy. `Display` is the message of the failed probe.
+#[derive(Debug, Error)]
+pub(super) enum HealthError {
+    /// The address is invalid.
+    #[error("error: failed to connect service at \"{address}\": {error}")]
+    Address { address: String, error: tonic::transport::Error },
+    #[error("error: failed to connect service at \"{address}\": {}", innermost(.error))]
+    Connect { address: String, error: tonic::transport::Error },
+    #[error(
+        "timeout: failed to connect service \"{address}\" within {within}: \
+         context deadline exceeded"
+    )]
+    ConnectTimedOut { address: String, within: String },
+    #[error("timeout: health rpc did not complete within {within}")]
+    CallTimedOut { within: String },
+    /// The server has no health service.
+    #[error(
+        "error: this server does not implement the grpc health protocol \
+         (grpc.health.v1.Health): {message}"
+    )]
+    Unimplemented { message: String },
+    #[error("error: health rpc probe failed: {}", error_of(.0))]
+    Call(Status),
+    /// The server answered with a status other than SERVING.
+    #[error("service unhealthy (responded with \"{0}\")")]
+    Unhealthy(&'static str),
+}
+
+/// Asks a service for its health. The connection is closed at the end, or when this is dropped.
+pub(super) async fn check(
+    address: &str,
+    service: &str,
+    limit: Duration,
+) -> Result<(), HealthError> {
     let tasks = Tasks::default();
     let answer = ask(address, service, limit, TasksOfAttempt(Arc::downgrade(&tasks))).await;
     let mut closing = mem::take(&mut *lock(&tasks));
@@ -60,47 +92,37 @@ async fn ask(
     service: &str,
     limit: Duration,
     tasks: TasksOfAttempt,
-) -> Result<(), String> {
+) -> Result<(), HealthError> {
     let deadline = Instant::now() + limit;
-    let within = format_duration(limit);
-    let failed = |error: &dyn std::fmt::Display| {
-        format!("error: failed to connect service at \"{address}\": {error}")
-    };
     let endpoint = Endpoint::from_shared(format!("http://{address}"))
         .and_then(|endpoint| endpoint.user_agent(PROBE_USER_AGENT))
-        .map_err(|error| failed(&error))?
+        .map_err(|error| HealthError::Address { address: address.to_owned(), error })?
         .executor(tasks);
     let channel: Channel = timeout_at(deadline, endpoint.connect())
         .await
-        .map_err(|_| {
-            format!(
-                "timeout: failed to connect service \"{address}\" within {within}: context deadline exceeded"
-            )
+        .map_err(|_| HealthError::ConnectTimedOut {
+            address: address.to_owned(),
+            within: format_duration(limit),
         })?
-        .map_err(|error| failed(&innermost(&error)))?;
+        .map_err(|error| HealthError::Connect { address: address.to_owned(), error })?;
     let request = HealthCheckRequest { service: service.to_owned() };
     let mut client = HealthClient::new(channel);
-    let late = || format!("timeout: health rpc did not complete within {within}");
+    let late = || HealthError::CallTimedOut { within: format_duration(limit) };
     let answer = timeout_at(deadline, client.check(request)).await.map_err(|_| late())?;
     let answer = answer.map_err(|status| {
         if status.code() == Code::Unimplemented {
-            format!(
-                "error: this server does not implement the grpc health protocol (grpc.health.v1.Health): {}",
-                status.message()
-            )
+            HealthError::Unimplemented { message: status.message().to_owned() }
         } else if status.code() == Code::DeadlineExceeded {
             late()
         } else {
-            format!("error: health rpc probe failed: {}", error_of(&status))
+            HealthError::Call(status)
         }
     })?;
     match answer.into_inner().status() {
         ServingStatus::Serving => Ok(()),
         other @ (ServingStatus::Unknown
         | ServingStatus::NotServing
-        | ServingStatus::ServiceUnknown) => {
-            Err(format!("service unhealthy (responded with \"{}\")", other.as_str_name()))
-        }
+        | ServingStatus::ServiceUnknown) => Err(HealthError::Unhealthy(other.as_str_name())),
     }
 }
 

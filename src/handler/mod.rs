@@ -10,10 +10,11 @@ mod target;
 use crate::{model::Finding, verifier::AnyServer};
 use connect::{LookupWaits, connect};
 use error::host_and_port;
+pub use error::{HookRequestError, NetworkError};
 use request::Waits;
 use rustls::{ClientConfig, crypto::ring};
 use std::{sync::Arc, time::Duration};
-pub use target::{HttpGet, named_host, resolve_port};
+pub use target::{HttpGet, TargetError, named_host, resolve_port};
 use tokio::time::timeout;
 
 /// `User-Agent` of probes.
@@ -85,8 +86,12 @@ impl Handlers {
     /// is asked without.
     ///
     /// # Errors
-    /// When there was no answer in time; one sentence.
-    pub async fn http_hook(&self, get: &HttpGet, limit: Duration) -> Result<HookAnswer, String> {
+    /// When the request failed, or there was no answer in time.
+    pub async fn http_hook(
+        &self,
+        get: &HttpGet,
+        limit: Duration,
+    ) -> Result<HookAnswer, HookRequestError> {
         let waits = Waits::default();
         let asked = async {
             let (answer, fell_back) = match request::get(&self.tls, get, &waits).await {
@@ -101,8 +106,8 @@ impl Handlers {
             }
         };
         match timeout(limit, asked).await {
-            Ok(answer) => answer.map_err(|error| error.to_string()),
-            Err(_) => Err(format!("Get \"{}\": context deadline exceeded", get.url())),
+            Ok(answer) => answer.map_err(HookRequestError::Network),
+            Err(_) => Err(HookRequestError::TimedOut { url: get.url() }),
         }
     }
 
@@ -129,7 +134,7 @@ impl Handlers {
     ) -> Finding {
         match grpc::check(&host_and_port(host, port), service, limit).await {
             Ok(()) => Finding::Success,
-            Err(words) => Finding::Failure(words),
+            Err(error) => Finding::Failure(error.to_string()),
         }
     }
 }

@@ -5,10 +5,31 @@ use crate::model::k8s;
 use http::{HeaderMap, HeaderName, HeaderValue, header};
 use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
 use percent_encoding::{AsciiSet, CONTROLS, utf8_percent_encode};
+use thiserror::Error;
 
 /// A request has at most this many headers of its specification. The table of headers panics when
 /// it would pass 32768 places, and chosen names make it grow to that with 6,603 headers.
 const MAX_HEADERS: usize = 1000;
+
+/// Why a request can't be made from its specification.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+pub enum TargetError {
+    /// The container has no port with this name.
+    #[error("couldn't find port: {0:?}")]
+    UnknownPort(String),
+    /// The number of the port is out of range.
+    #[error("invalid port number: {0}")]
+    InvalidPort(i32),
+    /// The host can't be sent as a `Host` header.
+    #[error("{0:?} is not the name of a host")]
+    Host(String),
+    /// The name or the value of this header is invalid.
+    #[error("the header {0:?} can't be sent")]
+    Header(String),
+    /// The number of headers exceeds the limit.
+    #[error("{0} headers can't be sent, at most {MAX_HEADERS}")]
+    TooManyHeaders(usize),
+}
 
 /// A GET request.
 #[derive(Clone, Debug)]
@@ -26,13 +47,13 @@ impl HttpGet {
     /// The request of an action to `host`, see [`named_host`].
     ///
     /// # Errors
-    /// When the port or a header can't be used; one sentence.
+    /// When the port, the host or a header can't be used.
     pub fn of(
         action: &k8s::HTTPGetAction,
         container: &k8s::Container,
         host: &str,
         user_agent: &'static str,
-    ) -> Result<Self, String> {
+    ) -> Result<Self, TargetError> {
         let port = resolve_port(&action.port, container)?;
         let https = action.scheme.as_deref().is_some_and(|it| it.eq_ignore_ascii_case("https"));
         let mut headers = headers_of(action)?;
@@ -48,7 +69,7 @@ impl HttpGet {
         let own_host = headers.get(header::HOST).filter(|host| !host.is_empty()).cloned();
         let address = || HeaderValue::from_str(&host_and_port(host, port));
         let host_header = own_host.map_or_else(address, Ok);
-        let host_header = host_header.map_err(|_| format!("{host:?} is not the name of a host"))?;
+        let host_header = host_header.map_err(|_| TargetError::Host(host.to_owned()))?;
         headers.insert(header::HOST, host_header);
         headers.insert(header::CONNECTION, HeaderValue::from_static("close"));
         let path = escaped(action.path.as_deref().unwrap_or_default());
@@ -83,14 +104,14 @@ pub fn named_host(host: Option<&String>) -> Option<&str> {
 }
 
 /// The headers that a specification gives.
-fn headers_of(action: &k8s::HTTPGetAction) -> Result<HeaderMap, String> {
+fn headers_of(action: &k8s::HTTPGetAction) -> Result<HeaderMap, TargetError> {
     let all = action.http_headers.as_deref().unwrap_or_default();
     if all.len() > MAX_HEADERS {
-        return Err(format!("{} headers can't be sent, at most {MAX_HEADERS}", all.len()));
+        return Err(TargetError::TooManyHeaders(all.len()));
     }
     let mut headers = HeaderMap::new();
     for given in all {
-        let unusable = || format!("the header {:?} can't be sent", given.name);
+        let unusable = || TargetError::Header(given.name.clone());
         let name = HeaderName::from_bytes(given.name.as_bytes()).map_err(|_| unusable())?;
         let value = HeaderValue::from_str(&given.value).map_err(|_| unusable())?;
         headers.try_append(name, value).map_err(|_| unusable())?;
@@ -122,18 +143,18 @@ pub(super) fn escaped(text: &str) -> String {
 /// number in quotes.
 ///
 /// # Errors
-/// When there is no such port; one sentence.
-pub fn resolve_port(port: &IntOrString, container: &k8s::Container) -> Result<u16, String> {
+/// When there is no such port.
+pub fn resolve_port(port: &IntOrString, container: &k8s::Container) -> Result<u16, TargetError> {
     let number = match port {
         IntOrString::Int(number) => *number,
         IntOrString::String(name) => {
             let mut ports = container.ports.iter().flatten();
             match ports.find(|port| port.name.as_deref() == Some(name)) {
                 Some(port) => port.container_port,
-                None => name.parse().map_err(|_| format!("couldn't find port: {name:?}"))?,
+                None => name.parse().map_err(|_| TargetError::UnknownPort(name.clone()))?,
             }
         }
     };
     let port = u16::try_from(number).ok().filter(|port| *port > 0);
-    port.ok_or_else(|| format!("invalid port number: {number}"))
+    port.ok_or(TargetError::InvalidPort(number))
 }

@@ -15,6 +15,7 @@ use crate::{
     podspec::image_name,
 };
 use std::{pin::Pin, sync::Arc, time::Duration};
+use thiserror::Error;
 use tokio::time::Instant;
 
 /// The longest time that reading the registry credentials may delay a pull.
@@ -50,9 +51,17 @@ pub struct ImageEvent {
 /// Takes the events as they happen, not only at the end: a pull can last.
 pub type Record<'a> = &'a mut (dyn FnMut(ImageEvent) + Send);
 
-/// The configuration of the sandbox for which a pull is made, or why it can't be made.
+/// The configuration of the sandbox for which a pull is made.
 pub type PullConfig<'a> =
-    Pin<Box<dyn Future<Output = Result<v1::PodSandboxConfig, String>> + Send + 'a>>;
+    Pin<Box<dyn Future<Output = Result<v1::PodSandboxConfig, PullConfigError>> + Send + 'a>>;
+
+/// The configuration of the sandbox can't be made, so nothing can be pulled for it.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+#[error("{message}")]
+pub struct PullConfigError {
+    /// The error and its causes, for the message of the failed pull.
+    pub message: String,
+}
 
 /// A pull that failed.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -61,6 +70,13 @@ pub(super) struct PullError {
     pub(super) text: String,
     /// Whether it was the runtime that said it (and not the connection to it).
     pub(super) answered: bool,
+}
+
+impl From<PullConfigError> for PullError {
+    fn from(error: PullConfigError) -> Self {
+        // No pull was sent, so the image can't have come all the same.
+        Self { text: error.message, answered: true }
+    }
 }
 
 impl From<CriError> for PullError {
@@ -98,16 +114,14 @@ impl Images {
         sandbox: &(dyn Fn() -> PullConfig<'a> + Sync),
         record: Record<'_>,
     ) -> Result<ImageFound, ImageFailure> {
-        let inspect = |image: String| async move {
-            self.client.image_status(&image).await.map_err(|err| err.to_string())
-        };
+        let inspect = |image: String| async move { self.client.image_status(&image).await };
         let pull = |image: String, credentials: Option<Credentials>| async move {
             let auth = credentials.map(|c| v1::AuthConfig {
                 username: c.username,
                 password: c.password,
                 ..v1::AuthConfig::default()
             });
-            let config = sandbox().await.map_err(|text| PullError { text, answered: true })?;
+            let config = sandbox().await?;
             self.client.pull_image(&image, auth, Some(config)).await.map_err(PullError::from)
         };
         Ensure { images: self, request, inspect, pull, record }.run().await
@@ -126,7 +140,7 @@ pub(super) struct Ensure<'a, I, P> {
 impl<I, IF, P, PF> Ensure<'_, I, P>
 where
     I: Fn(String) -> IF,
-    IF: Future<Output = Result<Option<ImageFound>, String>>,
+    IF: Future<Output = Result<Option<ImageFound>, CriError>>,
     P: Fn(String, Option<Credentials>) -> PF,
     PF: Future<Output = Result<String, PullError>>,
 {
@@ -390,7 +404,7 @@ where
 
     async fn look(&mut self, name: &str) -> Result<Option<ImageFound>, ImageFailure> {
         let found = (self.inspect)(name.to_owned()).await;
-        found.map_err(|err| self.inspect_failed(&err))
+        found.map_err(|err| self.inspect_failed(&err.to_string()))
     }
 
     fn inspect_failed(&mut self, error: &str) -> ImageFailure {

@@ -20,7 +20,7 @@ mod unreachable;
 
 pub use core::{FailureReason, PullPolicy};
 pub use credentials::CredentialPaths;
-pub use ensure::{ImageEvent, PullConfig, PullRequest};
+pub use ensure::{ImageEvent, PullConfig, PullConfigError, PullRequest};
 pub use provider::CredentialProvider;
 pub use records::{AllowedImages, AllowedImagesError, PullRecords, VerificationPolicy};
 

@@ -7,7 +7,7 @@ use super::{
     *,
 };
 use crate::{
-    cri::{ImageFound, v1::PodSandboxConfig},
+    cri::{CriError, ImageFound, v1::PodSandboxConfig},
     model::{DataObject, ObjectKind},
     podspec::image_name::full_names,
     program::Program,
@@ -246,7 +246,7 @@ struct World {
     pulls: RefCell<Vec<(String, Option<String>)>>,
     /// What is known to have been pulled.
     noted: RefCell<Vec<String>>,
-    inspect_error: Option<String>,
+    inspect_error: Option<CriError>,
     credentials: CredentialPaths,
     providers: Vec<CredentialProvider>,
     qps: u32,
@@ -424,9 +424,13 @@ async fn failures_are_told() {
     );
     assert_eq!(events[1], "Warning Failed Error: InvalidImageName");
 
-    let broken = World { inspect_error: Some("boom".to_owned()), ..World::default() };
+    let boom = CriError::Other { code: "Internal".to_owned(), message: "boom".to_owned() };
+    let broken = World { inspect_error: Some(boom), ..World::default() };
     let failure = broken.ensure(request(PullPolicy::IfNotPresent)).await.0.unwrap_err();
-    assert_eq!(failure.message, "Failed to inspect image \"\": boom");
+    assert_eq!(
+        failure.message,
+        "Failed to inspect image \"\": rpc error: code = Internal desc = boom"
+    );
     assert_eq!(failure.reason.as_str(), "ImageInspectError");
 
     let fast = World { qps: 1, ..World::with(&[], vec![]) };

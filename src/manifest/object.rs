@@ -189,7 +189,7 @@ fn credentials_of(report: &mut Report, kind: ObjectKind, meta: &ObjectMeta) -> C
 
 fn check_key(report: &mut Report, field: &str, key: &str) {
     if let Err(detail) = names::config_key(key) {
-        report.invalid(&format!("{field}[{key}]"), key, &detail);
+        report.invalid(&format!("{field}[{key}]"), key, &detail.to_string());
     }
 }
 

@@ -28,9 +28,10 @@ use crate::{
         RuntimeView, k8s,
     },
     podspec::{
-        all_containers, are_objects_known, check_env_objects, check_image_volume,
-        check_user_namespace, check_volume_objects, has_same_class, image_volumes,
-        is_made_from_objects, is_mounted, is_static, needed_images, runtime_handler,
+        NoImageVolume, NoRuntimeClass, NoUserNamespace, all_containers, are_objects_known,
+        check_env_objects, check_image_volume, check_user_namespace, check_volume_objects,
+        has_same_class, image_volumes, is_made_from_objects, is_mounted, is_static, needed_images,
+        runtime_handler,
     },
 };
 use serde::{Deserialize, Serialize};
@@ -251,8 +252,8 @@ pub fn plan_update(input: &UpdateInput<'_>, now: Now) -> UpdatePlan {
         Some(missing) => return waits(missing, true),
         None => {}
     }
-    if let Err(unsupported) = check_runtime(&wished.pod, input) {
-        return waits(unsupported, true);
+    if let Err(lacks) = check_runtime(&wished.pod, input) {
+        return waits(lacks.to_string(), true);
     }
     match next_image(wished, input.memory, now) {
         Images::Present => go(),
@@ -311,16 +312,26 @@ fn missing_objects(pod: &k8s::Pod, objects: &NodeObjects) -> Option<String> {
     (!missing.is_empty()).then(|| missing.join("; "))
 }
 
-/// Checks that the runtime can do what the pod asks of it; the error is one sentence.
-fn check_runtime(pod: &k8s::Pod, input: &UpdateInput<'_>) -> Result<(), String> {
+/// What a pod asks of the runtime in vain.
+#[derive(Debug, thiserror::Error)]
+enum RuntimeLacks {
+    #[error(transparent)]
+    RuntimeClass(#[from] NoRuntimeClass),
+    #[error(transparent)]
+    UserNamespace(#[from] NoUserNamespace),
+    #[error(transparent)]
+    ImageVolume(#[from] NoImageVolume),
+}
+
+/// Checks that the runtime can do what the pod asks of it.
+fn check_runtime(pod: &k8s::Pod, input: &UpdateInput<'_>) -> Result<(), RuntimeLacks> {
     let runtime = input.runtime;
-    let handler = runtime_handler(pod, &input.settings.runtime_classes, input.objects)
-        .map_err(|error| error.to_string())?;
-    check_user_namespace(pod, runtime, handler).map_err(|error| error.to_string())?;
-    let mut volumes = containers(pod).flat_map(|container| image_volumes(pod, container));
-    volumes
-        .try_for_each(|volume| check_image_volume(&volume, &runtime.name, &runtime.version))
-        .map_err(|error| error.to_string())
+    let handler = runtime_handler(pod, &input.settings.runtime_classes, input.objects)?;
+    check_user_namespace(pod, runtime, handler)?;
+    for volume in containers(pod).flat_map(|container| image_volumes(pod, container)) {
+        check_image_volume(&volume, &runtime.name, &runtime.version)?;
+    }
+    Ok(())
 }
 
 enum Images {

@@ -61,12 +61,12 @@ impl Asked<'_> {
         if let Some(action) = &probe.http_get {
             match HttpGet::of(action, self.container, host, PROBE_USER_AGENT) {
                 Ok(get) => Box::pin(self.handlers.http_probe(&get, timeout)).await,
-                Err(error) => Finding::Error(error),
+                Err(error) => Finding::Error(error.to_string()),
             }
         } else if let Some(action) = &probe.tcp_socket {
             match resolve_port(&action.port, self.container) {
                 Ok(port) => self.handlers.tcp_probe(host, port, timeout).await,
-                Err(error) => Finding::Error(error),
+                Err(error) => Finding::Error(error.to_string()),
             }
         } else if let Some(action) = &probe.grpc {
             let service = action.service.as_deref().unwrap_or_default();

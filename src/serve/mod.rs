@@ -24,7 +24,7 @@ mod socket;
 mod stats;
 mod ui;
 
-pub use kubelet::{GuardSettings, KubeletApi, Permissions, Reviews, TlsSettings};
+pub use kubelet::{GuardSettings, KubeletApi, NotReviewed, Permissions, Reviews, TlsSettings};
 pub use stats::{MachineFacts, StatsSource};
 pub use ui::Graphs;
 

@@ -42,6 +42,17 @@ const MAX_ENTRIES: usize = 1000;
 /// can't be set, on the wall clock; where that runs backwards, a second look decides.
 const AGED: Duration = Duration::from_millis(200);
 
+/// Why a directory can't be listed.
+#[derive(Debug, thiserror::Error)]
+enum ListError {
+    #[error("{} does not exist", .0.display())]
+    Missing(PathBuf),
+    #[error("{} cannot be read: {}", .0.display(), .1.desc())]
+    Unreadable(PathBuf, Errno),
+    #[error("{} has more than {MAX_ENTRIES} entries: none is read until some are removed", .0.display())]
+    TooMany(PathBuf),
+}
+
 /// The files of one directory, or the one file.
 #[derive(Debug)]
 pub(super) struct Lister {
@@ -146,7 +157,7 @@ impl Lister {
     pub(super) fn look(&mut self, known: &LookContext, now: Now) -> Listing {
         match self.try_look(known, now) {
             Ok(listing) => listing,
-            Err(reason) => Listing { place: SourcePlace::Away(reason), files: Vec::new() },
+            Err(why) => Listing { place: SourcePlace::Away(why.to_string()), files: Vec::new() },
         }
     }
 
@@ -163,27 +174,27 @@ impl Lister {
         }
     }
 
-    fn try_look(&mut self, known: &LookContext, now: Now) -> Result<Listing, String> {
+    fn try_look(&mut self, known: &LookContext, now: Now) -> Result<Listing, ListError> {
         let flags = OFlag::O_RDONLY | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC | OFlag::O_NONBLOCK;
         let opened = nix::fcntl::open(&self.path, flags, Mode::empty());
         let was_file = known.home.is_some_and(|home| home.single_file);
         let (directory, only) = match opened {
             Ok(directory) => (directory, None),
             Err(Errno::ENOENT) if !was_file => {
-                return Err(format!("{} does not exist", self.path.display()));
+                return Err(ListError::Missing(self.path.clone()));
             }
             Err(Errno::ENOTDIR | Errno::ENOENT) => {
                 let parent = self.path.parent().unwrap_or(Path::new("/"));
                 let name = self.path.file_name().unwrap_or_default().to_string_lossy();
                 let directory = nix::fcntl::open(parent, flags, Mode::empty())
-                    .map_err(|error| describe(parent, error))?;
+                    .map_err(|error| unreadable(parent, error))?;
                 (directory, Some(name.into_owned()))
             }
-            Err(error) => return Err(describe(&self.path, error)),
+            Err(error) => return Err(unreadable(&self.path, error)),
         };
         self.single = only.is_some();
         let place =
-            identity(&directory, self.single).map_err(|error| describe(&self.path, error))?;
+            identity(&directory, self.single).map_err(|error| unreadable(&self.path, error))?;
         let mut files = Vec::new();
         let mut look = Looking { directory: &directory, known, now, budget: Budget::new() };
         if let Some(name) = only {
@@ -193,12 +204,9 @@ impl Lister {
                 files.push(self.entry(&mut look, &name, stat));
             }
         } else {
-            let mut names = names(&directory).map_err(|error| describe(&self.path, error))?;
+            let mut names = names(&directory).map_err(|error| unreadable(&self.path, error))?;
             if names.len() > MAX_ENTRIES {
-                return Err(format!(
-                    "{} has more than {MAX_ENTRIES} entries: none is read until some are removed",
-                    self.path.display()
-                ));
+                return Err(ListError::TooMany(self.path.clone()));
             }
             names.sort_unstable();
             for name in names {
@@ -418,8 +426,8 @@ fn not_utf8(directory: &Path, name: &[u8]) -> Listed {
     }
 }
 
-fn describe(path: &Path, error: Errno) -> String {
-    format!("{} cannot be read: {}", path.display(), error.desc())
+fn unreadable(path: &Path, error: Errno) -> ListError {
+    ListError::Unreadable(path.to_owned(), error)
 }
 
 pub(super) fn problem(message: String) -> Problem {

@@ -41,11 +41,23 @@ pub(super) struct Obtainer {
 
 /// Why a request came to nothing.
 pub(super) enum Missed {
-    /// It was denied, or its signing has failed.
-    Refused(String),
+    /// There will be no certificate for it.
+    Refused(NoAnswer),
     /// A file can't be written.
     Store(StoreError),
     Crashed,
+}
+
+/// Why a request gets no certificate.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum NoAnswer {
+    /// It was denied, or its signing has failed.
+    #[error("{name} {why}")]
+    Refused { name: String, why: String },
+    #[error("can't be made: {0}")]
+    NotMade(rcgen::Error),
+    #[error("is not followed any more")]
+    NotFollowed,
 }
 
 impl Obtainer {
@@ -95,14 +107,13 @@ impl Obtainer {
         _ = CREDENTIALS.run(move || store.forget_key()).await;
     }
 
-    /// Sends a request, unless the API server has it, and awaits its answer. An error is why there
-    /// will be none.
+    /// Sends a request, unless the API server has it, and awaits its answer.
     async fn follow(
         &self,
         request: &SigningRequest,
         mut seen: watch::Receiver<Arc<WatchCache<Seen>>>,
         link: watch::Receiver<Link>,
-    ) -> Result<Vec<u8>, String> {
+    ) -> Result<Vec<u8>, NoAnswer> {
         let name = &request.name;
         let mut pause = Pause::default();
         loop {
@@ -112,7 +123,9 @@ impl Obtainer {
             if let Some(csr) = cache.objects.get(name) {
                 match request.answer(csr) {
                     Answer::Issued(certificates) => return Ok(certificates),
-                    Answer::Refused(why) => return Err(format!("{name} {why}")),
+                    Answer::Refused(why) => {
+                        return Err(NoAnswer::Refused { name: name.clone(), why });
+                    }
                     Answer::Wait { approved: false } => self.tell(format!(
                         "the certificate signing request {name} waits for approval (kubectl certificate approve {name})"
                     )),
@@ -121,7 +134,7 @@ impl Obtainer {
                     )),
                 }
             } else if let Some(clients) = clients.filter(|_| cache.live) {
-                let object = request.object().map_err(|error| format!("can't be made: {error}"))?;
+                let object = request.object().map_err(NoAnswer::NotMade)?;
                 let sent = call::<Seen>(&clients.main, Verb::Create, COLLECTION, Some(&object));
                 match sent.await {
                     Ok(_) => tracing::info!(name, "sent a certificate signing request"),
@@ -140,7 +153,7 @@ impl Obtainer {
             // Cancel-safe: both arms only wait.
             tokio::select! {
                 changed = seen.changed() => if changed.is_err() {
-                    return Err("is not followed any more".to_owned());
+                    return Err(NoAnswer::NotFollowed);
                 },
                 () = sleep(again) => {}
             }

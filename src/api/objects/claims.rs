@@ -105,14 +105,14 @@ async fn try_read<T>(
     }
     let path = format!("/api/v1/namespaces/{namespace}/persistentvolumeclaims/{name}");
     let claim: SentClaim = get(client, &path, missing).await?;
-    let volume_name = bound_to(&claim, key).map_err(refused)?;
+    let volume_name = bound_to(&claim, key)?;
     let missing = || refused(format!("persistentvolume {volume_name:?} not found"));
     if !is_object_name(volume_name) {
         return Err(missing());
     }
     let path = format!("/api/v1/persistentvolumes/{volume_name}");
     let volume: SentVolume = get(client, &path, missing).await?;
-    volume_of(volume, &claim.metadata.uid, labels).map_err(refused)
+    Ok(volume_of(volume, &claim.metadata.uid, labels)?)
 }
 
 async fn get<O: DeserializeOwned, T>(
@@ -129,45 +129,66 @@ fn refused<T>(why: String) -> RequestOutcome<T> {
     RequestOutcome::Refused { why, is_forbidden: false }
 }
 
-/// The name of the volume to which the claim is bound, or why the pod can't use the claim, in the
-/// kubelet's words.
-fn bound_to<'a>(claim: &'a SentClaim, key: &ClaimKey) -> Result<&'a str, String> {
+/// Why a pod can't use a claim or its volume, in the kubelet's words.
+#[derive(Debug, PartialEq, Eq, thiserror::Error)]
+enum UnusableClaim {
+    #[error("PVC is being deleted")]
+    Deleted,
+    #[error("PVC was not created for this pod (pod is not owner)")]
+    OfAnotherPod,
+    #[error("PVC is not bound")]
+    NotBound,
+    #[error("PVC has empty pvc.Spec.VolumeName")]
+    NoVolumeName,
+    #[error(
+        "found PV object {0} but it has a nil pv.Spec.ClaimRef indicating it is not yet bound to the claim"
+    )]
+    VolumeNotBound(String),
+    #[error(
+        "found PV object {volume} but its pv.Spec.ClaimRef.UID {of} does not point to claim.UID {claim}"
+    )]
+    VolumeOfAnotherClaim { volume: String, of: String, claim: String },
+}
+
+impl<T> From<UnusableClaim> for RequestOutcome<T> {
+    fn from(why: UnusableClaim) -> Self {
+        refused(why.to_string())
+    }
+}
+
+/// The name of the volume to which the claim is bound.
+fn bound_to<'a>(claim: &'a SentClaim, key: &ClaimKey) -> Result<&'a str, UnusableClaim> {
     let SentMetadata { deletion_timestamp, finalizers, owner_references, .. } = &claim.metadata;
     let is_protected = finalizers.iter().flatten().any(|finalizer| finalizer == PROTECTION);
     if deletion_timestamp.is_some() && !is_protected {
-        return Err("PVC is being deleted".to_owned());
+        return Err(UnusableClaim::Deleted);
     }
     let mut owners = owner_references.iter().flatten();
     let is_pods =
         |owner: &SentOwner| owner.controller == Some(true) && owner.uid == *key.pod.as_str();
     if key.owned && !owners.any(is_pods) {
-        return Err("PVC was not created for this pod (pod is not owner)".to_owned());
+        return Err(UnusableClaim::OfAnotherPod);
     }
     if claim.status.phase.as_deref() != Some("Bound") {
-        return Err("PVC is not bound".to_owned());
+        return Err(UnusableClaim::NotBound);
     }
     let name = claim.spec.volume_name.as_deref().filter(|name| !name.is_empty());
-    name.ok_or_else(|| "PVC has empty pvc.Spec.VolumeName".to_owned())
+    name.ok_or(UnusableClaim::NoVolumeName)
 }
 
-/// The parts of a volume that a pod needs, or why the volume is not that of the claim. `labels` are
-/// those of the Node.
+/// The parts of a volume that a pod needs. `labels` are those of the Node.
 fn volume_of(
     sent: SentVolume,
     claim_uid: &str,
     labels: &BTreeMap<String, String>,
-) -> Result<ClaimAnswer, String> {
+) -> Result<ClaimAnswer, UnusableClaim> {
     let name = sent.metadata.name;
     let Some(of) = sent.spec.claim_ref else {
-        return Err(format!(
-            "found PV object {name} but it has a nil pv.Spec.ClaimRef indicating it is not yet bound to the claim"
-        ));
+        return Err(UnusableClaim::VolumeNotBound(name));
     };
     if of.uid != *claim_uid {
-        return Err(format!(
-            "found PV object {name} but its pv.Spec.ClaimRef.UID {} does not point to claim.UID {claim_uid}",
-            of.uid
-        ));
+        let claim = claim_uid.to_owned();
+        return Err(UnusableClaim::VolumeOfAnotherClaim { volume: name, of: of.uid, claim });
     }
     let affinity = sent.spec.node_affinity;
     if affinity.is_some_and(|affinity| !volume_is_usable(&affinity, labels)) {
@@ -319,7 +340,7 @@ mod tests {
     }
 
     /// The answer for a volume with this spec, on a node with label `disk=ssd`.
-    fn volume(spec: &Value) -> Result<ClaimAnswer, String> {
+    fn volume(spec: &Value) -> Result<ClaimAnswer, UnusableClaim> {
         let sent = json!({"metadata": {"name": "pv"}, "spec": spec});
         let labels = [("disk".to_owned(), "ssd".to_owned())].into();
         volume_of(serde_json::from_value(sent).unwrap(), "c1", &labels)
@@ -334,7 +355,8 @@ mod tests {
     #[test]
     fn a_claim_is_used_when_it_is_bound_and_stays() {
         let bound = |owned, change: fn(&mut Value)| {
-            bound_to(&claim(change), &key(owned)).map(ToOwned::to_owned)
+            let bound = bound_to(&claim(change), &key(owned)).map(ToOwned::to_owned);
+            bound.map_err(|why| why.to_string())
         };
         let fails = |why: &str| Err(why.to_owned());
         assert_eq!(bound(false, |_| {}), Ok("pv".to_owned()));
@@ -358,7 +380,7 @@ mod tests {
         let owned_by = |uid: &str| {
             let owners = json!([{"uid": uid, "controller": true, "kind": "Pod", "name": "web"}]);
             let claim = claim(|claim| claim["metadata"]["ownerReferences"] = owners);
-            bound_to(&claim, &key(true)).map(ToOwned::to_owned)
+            bound_to(&claim, &key(true)).map(ToOwned::to_owned).map_err(|why| why.to_string())
         };
         assert_eq!(owned_by("u1"), Ok("pv".to_owned()));
         let foreign = Err("PVC was not created for this pod (pod is not owner)".to_owned());
@@ -458,7 +480,7 @@ mod tests {
 
     #[test]
     fn a_volume_of_another_claim_is_not_used() {
-        let error = |spec: Value| volume(&spec).unwrap_err();
+        let error = |spec: Value| volume(&spec).unwrap_err().to_string();
         assert!(error(json!({"local": {"path": "/b"}})).contains("nil pv.Spec.ClaimRef"));
         let other = error(json!({"claimRef": {"uid": "c2"}, "local": {"path": "/b"}}));
         assert_eq!(

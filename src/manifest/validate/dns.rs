@@ -57,7 +57,8 @@ fn dns_config(report: &mut Report, config: &k8s::PodDNSConfig) {
         if search != "."
             && let Err(detail) = names::dns_subdomain(&name)
         {
-            report.invalid(&format!("{path}.searches[{index}]"), search.as_str(), &detail);
+            let path = format!("{path}.searches[{index}]");
+            report.invalid(&path, search.as_str(), &detail.to_string());
         }
     }
     for (index, option) in config.options.iter().flatten().enumerate() {

@@ -133,7 +133,7 @@ pub(super) fn field_ref(
     match subscript {
         Some(key) => {
             if let Err(detail) = names::qualified_name(&key.to_lowercase()) {
-                report.invalid(&path, text, &detail);
+                report.invalid(&path, text, &detail.to_string());
             }
         }
         None => report.one_of(&path, Some(text), paths),

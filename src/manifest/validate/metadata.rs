@@ -131,10 +131,10 @@ pub(super) fn labels(report: &mut Report, path: &str, labels: Option<&BTreeMap<S
     for (key, value) in labels.into_iter().flatten() {
         let path = format!("{path}[{key}]");
         if let Err(detail) = names::qualified_name(key) {
-            report.invalid(&path, key.as_str(), &detail);
+            report.invalid(&path, key.as_str(), &detail.to_string());
         }
         if let Err(detail) = names::label_value(value) {
-            report.invalid(&path, value.as_str(), &detail);
+            report.invalid(&path, value.as_str(), &detail.to_string());
         }
     }
 }
@@ -145,7 +145,8 @@ fn annotations(report: &mut Report, annotations: Option<&BTreeMap<String, String
         total += key.len() + value.len();
         // As the API does: case does not matter in the key of an annotation.
         if let Err(detail) = names::qualified_name(&key.to_lowercase()) {
-            report.invalid(&format!("metadata.annotations[{key}]"), key.as_str(), &detail);
+            let path = format!("metadata.annotations[{key}]");
+            report.invalid(&path, key.as_str(), &detail.to_string());
         }
     }
     if total > MAX_ANNOTATION_BYTES {

@@ -37,7 +37,7 @@ pub(super) fn check_term(report: &mut Report, path: &str, term: &k8s::NodeSelect
 fn check_expression(report: &mut Report, path: &str, requirement: &k8s::NodeSelectorRequirement) {
     let values = requirement.values.as_deref().unwrap_or_default();
     if let Err(detail) = names::qualified_name(&requirement.key) {
-        report.invalid(&format!("{path}.key"), requirement.key.as_str(), &detail);
+        report.invalid(&format!("{path}.key"), requirement.key.as_str(), &detail.to_string());
     }
     check_values(report, path, &requirement.operator, values);
     match requirement.operator.as_str() {
@@ -45,7 +45,7 @@ fn check_expression(report: &mut Report, path: &str, requirement: &k8s::NodeSele
             for (index, value) in values.iter().enumerate() {
                 if let Err(detail) = names::label_value(value) {
                     let path = format!("{path}.values[{index}]");
-                    report.invalid(&path, value.as_str(), &detail);
+                    report.invalid(&path, value.as_str(), &detail.to_string());
                 }
             }
         }
@@ -105,7 +105,7 @@ fn check_toleration(report: &mut Report, path: &str, toleration: &k8s::Toleratio
     if let Some(key) = key
         && let Err(detail) = names::qualified_name(key)
     {
-        report.invalid(&format!("{path}.key"), key, &detail);
+        report.invalid(&format!("{path}.key"), key, &detail.to_string());
     }
     report.one_of(&format!("{path}.operator"), operator, &["Equal", "Exists"]);
     if key.is_none() && operator != Some("Exists") {
@@ -119,7 +119,7 @@ fn check_toleration(report: &mut Report, path: &str, toleration: &k8s::Toleratio
                 report.invalid(&format!("{path}.operator"), value, detail);
             }
             (Some("Equal") | None, Err(detail)) => {
-                report.invalid(&format!("{path}.value"), value, &detail);
+                report.invalid(&format!("{path}.value"), value, &detail.to_string());
             }
             (Some("Equal") | None, Ok(())) | (Some(_), _) => {}
         }

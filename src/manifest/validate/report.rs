@@ -1,5 +1,6 @@
 //! Collects mistakes in the API's error style.
 
+use super::names::NameSyntaxError;
 use crate::document::show;
 use serde_json::Value;
 
@@ -101,11 +102,16 @@ impl Report {
     }
 
     /// The text must satisfy a rule of [`super::names`]; empty counts as missing.
-    pub(super) fn name(&mut self, path: &str, value: &str, rule: fn(&str) -> Result<(), String>) {
+    pub(super) fn name(
+        &mut self,
+        path: &str,
+        value: &str,
+        rule: fn(&str) -> Result<(), NameSyntaxError>,
+    ) {
         if value.is_empty() {
             self.required(path);
         } else if let Err(detail) = rule(value) {
-            self.invalid(path, value, &detail);
+            self.invalid(path, value, &detail.to_string());
         }
     }
 

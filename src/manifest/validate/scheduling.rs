@@ -83,7 +83,8 @@ fn check_pods(report: &mut Report, path: &str, term: &k8s::PodAffinityTerm) {
     check_selector(report, &format!("{path}.namespaceSelector"), term.namespace_selector.as_ref());
     for (index, name) in term.namespaces.iter().flatten().enumerate() {
         if let Err(detail) = names::dns_label(name) {
-            report.invalid(&format!("{path}.namespaces[{index}]"), name.as_str(), &detail);
+            let path = format!("{path}.namespaces[{index}]");
+            report.invalid(&path, name.as_str(), &detail.to_string());
         }
     }
     let matched = term.match_label_keys.as_deref().unwrap_or_default();
@@ -120,7 +121,7 @@ fn check_keys(report: &mut Report, path: &str, keys: &[String], selector: Option
 
 fn check_key(report: &mut Report, path: &str, key: &str) {
     if let Err(detail) = names::qualified_name(key) {
-        report.invalid(path, key, &detail);
+        report.invalid(path, key, &detail.to_string());
     }
 }
 
@@ -142,7 +143,8 @@ fn check_requirement(report: &mut Report, path: &str, requirement: &LabelSelecto
     check_key(report, &format!("{path}.key"), &requirement.key);
     for (index, value) in values.iter().enumerate() {
         if let Err(detail) = names::label_value(value) {
-            report.invalid(&format!("{path}.values[{index}]"), value.as_str(), &detail);
+            let path = format!("{path}.values[{index}]");
+            report.invalid(&path, value.as_str(), &detail.to_string());
         }
     }
 }

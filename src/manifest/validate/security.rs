@@ -178,7 +178,7 @@ fn seccomp(report: &mut Report, path: &str, profile: &k8s::SeccompProfile) {
     if let Some(name) = given(profile.localhost_profile.as_ref())
         && let Err(detail) = names::inner_path(name)
     {
-        report.invalid(&format!("{path}.localhostProfile"), name, &detail);
+        report.invalid(&format!("{path}.localhostProfile"), name, &detail.to_string());
     }
 }
 

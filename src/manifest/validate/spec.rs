@@ -80,7 +80,7 @@ fn runtime_class(report: &mut Report, spec: &k8s::PodSpec, classes: &BTreeMap<St
     let path = "spec.runtimeClassName";
     let Some(class) = given(spec.runtime_class_name.as_ref()) else { return };
     if let Err(detail) = names::dns_subdomain(class) {
-        report.invalid(path, class, &detail);
+        report.invalid(path, class, &detail.to_string());
     } else if !classes.contains_key(class) {
         let detail = "unknown class: add it to runtimeClasses of NodeletConfiguration";
         report.invalid(path, class, detail);

@@ -124,7 +124,7 @@ fn check_host_path(report: &mut Report, path: &str, source: &k8s::HostPathVolume
     if source.path.is_empty() {
         report.required(&where_path);
     } else if let Err(detail) = names::no_backsteps(&source.path) {
-        report.invalid(&where_path, source.path.as_str(), &detail);
+        report.invalid(&where_path, source.path.as_str(), &detail.to_string());
     } else if !source.path.starts_with('/') {
         report.invalid(&where_path, source.path.as_str(), "must be an absolute path");
     }
@@ -178,7 +178,7 @@ fn sub_path(report: &mut Report, path: &str, mount: &k8s::VolumeMount) {
     if let Some(text) = plain
         && let Err(detail) = names::inner_path(text)
     {
-        report.invalid(&format!("{path}.subPath"), text, &detail);
+        report.invalid(&format!("{path}.subPath"), text, &detail.to_string());
     }
     let Some(text) = expression else { return };
     let path = format!("{path}.subPathExpr");
@@ -186,7 +186,7 @@ fn sub_path(report: &mut Report, path: &str, mount: &k8s::VolumeMount) {
         report.invalid(&path, text, "subPathExpr and subPath are mutually exclusive");
     }
     if let Err(detail) = names::inner_path(text) {
-        report.invalid(&path, text, &detail);
+        report.invalid(&path, text, &detail.to_string());
     }
 }
 

@@ -46,8 +46,13 @@ const MOST: usize = 1024;
 /// requests is not passed on, and the agent's own requests are not delayed.
 const ASKED_AT_A_TIME: usize = 16;
 
-/// A question that the API server answers; the error is one sentence.
-pub type Asked<T> = Pin<Box<dyn Future<Output = Result<T, String>> + Send>>;
+/// Why the API server did not answer.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{0}")]
+pub struct NotReviewed(pub String);
+
+/// A question that the API server answers.
+pub type Asked<T> = Pin<Box<dyn Future<Output = Result<T, NotReviewed>> + Send>>;
 
 /// What the API server is asked about requests.
 pub struct Reviews {
@@ -98,7 +103,7 @@ pub(super) struct Guard {
 
 /// Why a request is not let in.
 #[derive(Debug, PartialEq, Eq)]
-enum Refusal {
+enum Rejection {
     Unauthorized,
     Forbidden(String),
     /// The API server did not answer.
@@ -111,7 +116,7 @@ impl Guard {
         Self { settings, keys, turns: Semaphore::new(ASKED_AT_A_TIME), users, permissions }
     }
 
-    async fn user(&self, request: &Parts) -> Result<UserInfo, Refusal> {
+    async fn user(&self, request: &Parts) -> Result<UserInfo, Rejection> {
         let mut wrong = false;
         if let Some(certificates) = &request.certificates {
             match self.keys.verified(certificates).await.and_then(|der| user::of_certificate(&der))
@@ -127,7 +132,7 @@ impl Guard {
             }
         }
         if wrong || !self.settings.anonymous {
-            return Err(Refusal::Unauthorized);
+            return Err(Rejection::Unauthorized);
         }
         Ok(user::anonymous())
     }
@@ -148,13 +153,13 @@ impl Guard {
                 user
             }
             Err(err) => {
-                tracing::warn!(err, "cannot ask the API server who has a token");
+                tracing::warn!(%err, "cannot ask the API server who has a token");
                 None
             }
         }
     }
 
-    async fn permit(&self, user: &UserInfo, access: Access) -> Result<(), Refusal> {
+    async fn permit(&self, user: &UserInfo, access: Access) -> Result<(), Rejection> {
         let Permissions::Ask(reviews) = &self.settings.permissions else { return Ok(()) };
         let name = user.username.as_deref().unwrap_or_default();
         let (named, enough) = match access.subresources {
@@ -166,8 +171,8 @@ impl Guard {
         for subresource in named {
             let spec = self.question(user, access.verb, subresource);
             allowed = self.allows(spec, reviews).await.map_err(|err| {
-                tracing::warn!(err, "cannot ask the API server what a user may do");
-                Refusal::NotDecided(format!(
+                tracing::warn!(%err, "cannot ask the API server what a user may do");
+                Rejection::NotDecided(format!(
                     "Authorization error (user={name}, verb={}, resource=nodes, subresource={subresource})",
                     access.verb
                 ))
@@ -179,7 +184,7 @@ impl Guard {
         if allowed {
             return Ok(());
         }
-        Err(Refusal::Forbidden(format!(
+        Err(Rejection::Forbidden(format!(
             "Forbidden (user={name}, verb={}, resource=nodes, subresource(s)=[{}])",
             access.verb,
             named.join(" ")
@@ -189,7 +194,7 @@ impl Guard {
     /// Refuses a request that a browser sends for a page of another web site. The browser proves
     /// the identity of its user with a client certificate, whichever page sends the request. An API
     /// server passes on the `Origin` of its own clients, so nothing is refused where it takes part.
-    fn refuse_foreign_origin(&self, request: &Request) -> Option<Refusal> {
+    fn refuse_foreign_origin(&self, request: &Request) -> Option<Rejection> {
         let GuardSettings { permissions: Permissions::All, tokens: None, .. } = &self.settings
         else {
             return None;
@@ -201,15 +206,15 @@ impl Guard {
         };
         let own = [b"https://", host].concat();
         let text = "requests of other web sites are refused";
-        (!origin.eq_ignore_ascii_case(&own)).then(|| Refusal::Forbidden(text.to_owned()))
+        (!origin.eq_ignore_ascii_case(&own)).then(|| Rejection::Forbidden(text.to_owned()))
     }
 
     async fn allows(
         &self,
         spec: SubjectAccessReviewSpec,
         reviews: &Reviews,
-    ) -> Result<bool, String> {
-        let text = serde_json::to_vec(&spec).map_err(|error| error.to_string())?;
+    ) -> Result<bool, NotReviewed> {
+        let text = serde_json::to_vec(&spec).map_err(|error| NotReviewed(error.to_string()))?;
         let key: [u8; 32] = Sha256::digest(text).into();
         if let Some(known) = lock(&self.permissions).get(&key, clock::now().boot) {
             return Ok(known);
@@ -278,11 +283,11 @@ pub(super) async fn check(
 }
 
 /// A refusal ends the connection: nobody holds a place without a permission.
-fn answer(refusal: Refusal) -> Response {
+fn answer(refusal: Rejection) -> Response {
     let (status, text) = match refusal {
-        Refusal::Unauthorized => (StatusCode::UNAUTHORIZED, "Unauthorized".to_owned()),
-        Refusal::Forbidden(text) => (StatusCode::FORBIDDEN, text),
-        Refusal::NotDecided(text) => (StatusCode::INTERNAL_SERVER_ERROR, text),
+        Rejection::Unauthorized => (StatusCode::UNAUTHORIZED, "Unauthorized".to_owned()),
+        Rejection::Forbidden(text) => (StatusCode::FORBIDDEN, text),
+        Rejection::NotDecided(text) => (StatusCode::INTERNAL_SERVER_ERROR, text),
     };
     let mut response = crate::serve::health::plain((status, text)).into_response();
     response.headers_mut().insert(header::CONNECTION, HeaderValue::from_static("close"));
@@ -312,7 +317,7 @@ mod tests {
                 of_tokens.fetch_add(1, Ordering::Relaxed);
                 let user = UserInfo { username: Some("jane".to_owned()), ..UserInfo::default() };
                 let answer = match token.as_str() {
-                    "late" => Err("no answer".to_owned()),
+                    "late" => Err(NotReviewed("no answer".to_owned())),
                     "good" => Ok(Some(user)),
                     _ => Ok(None),
                 };
@@ -327,7 +332,8 @@ mod tests {
                 let allowed = spec.user.as_deref() == Some("jane")
                     && spec.groups.unwrap().contains(&"system:authenticated".to_owned())
                     && (verb.as_str(), asked.subresource.as_deref()) == ("get", Some("metrics"));
-                let answer = if verb == "update" { Err("no".to_owned()) } else { Ok(allowed) };
+                let refused = verb == "update";
+                let answer = if refused { Err(NotReviewed("no".to_owned())) } else { Ok(allowed) };
                 Box::pin(async move { answer })
             }),
         })
@@ -387,16 +393,16 @@ mod tests {
         let guard = guard(&count, false);
         for token in [None, Some("bad"), Some("late")] {
             let user = guard.user(&with(token)).await;
-            assert_eq!(user, Err(Refusal::Unauthorized), "{token:?}");
+            assert_eq!(user, Err(Rejection::Unauthorized), "{token:?}");
         }
         assert_eq!(count.load(Ordering::Relaxed), 2);
         for _ in 0..2 {
             let user = guard.user(&with(Some("good"))).await.unwrap();
             assert_eq!(user.username.as_deref(), Some("jane"));
-            assert_eq!(guard.user(&with(Some("bad"))).await, Err(Refusal::Unauthorized));
+            assert_eq!(guard.user(&with(Some("bad"))).await, Err(Rejection::Unauthorized));
         }
         assert_eq!(count.load(Ordering::Relaxed), 3, "answers are kept");
-        assert_eq!(guard.user(&with(Some("late"))).await, Err(Refusal::Unauthorized));
+        assert_eq!(guard.user(&with(Some("late"))).await, Err(Rejection::Unauthorized));
         assert_eq!(count.load(Ordering::Relaxed), 4, "a failure is not kept");
     }
 
@@ -427,7 +433,7 @@ mod tests {
         let nobody = guard.user(&with(None)).await.unwrap();
         assert_eq!(nobody.username.as_deref(), Some("system:anonymous"));
         assert_eq!(nobody.groups.unwrap(), ["system:unauthenticated"]);
-        assert_eq!(guard.user(&with(Some("bad"))).await, Err(Refusal::Unauthorized));
+        assert_eq!(guard.user(&with(Some("bad"))).await, Err(Rejection::Unauthorized));
     }
 
     #[tokio::test]
@@ -439,9 +445,9 @@ mod tests {
         assert_eq!(guard.permit(&user, access("get", &["pods", "metrics"])).await, Ok(()));
         let refused = guard.permit(&user, access("get", &["pods", "proxy"])).await;
         let text = "Forbidden (user=jane, verb=get, resource=nodes, subresource(s)=[pods proxy])";
-        assert_eq!(refused, Err(Refusal::Forbidden(text.to_owned())));
+        assert_eq!(refused, Err(Rejection::Forbidden(text.to_owned())));
         let late = guard.permit(&user, access("update", &["metrics"])).await;
-        assert!(matches!(late, Err(Refusal::NotDecided(_))), "{late:?}");
+        assert!(matches!(late, Err(Rejection::NotDecided(_))), "{late:?}");
         let asked = count.load(Ordering::Relaxed);
         assert_eq!(guard.permit(&user, access("get", &["metrics"])).await, Ok(()));
         assert_eq!(count.load(Ordering::Relaxed), asked, "a permission is kept");
@@ -449,7 +455,7 @@ mod tests {
         assert_eq!(guard.permit(&user, all(&["metrics"])).await, Ok(()));
         for one_missing in [&["metrics", "stats"], &["stats", "metrics"]] {
             let refused = guard.permit(&user, all(one_missing)).await;
-            assert!(matches!(refused, Err(Refusal::Forbidden(_))), "{refused:?}");
+            assert!(matches!(refused, Err(Rejection::Forbidden(_))), "{refused:?}");
         }
     }
 }

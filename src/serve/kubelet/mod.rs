@@ -23,7 +23,7 @@ mod system_logs;
 mod tls;
 mod user;
 
-pub use guard::{GuardSettings, Permissions, Reviews};
+pub use guard::{GuardSettings, NotReviewed, Permissions, Reviews};
 pub(super) use relay::{Sessions, sessions};
 pub(super) use routes::{Api, sessions_router};
 pub use tls::TlsSettings;

@@ -2,15 +2,44 @@
 
 use super::{Host, Request};
 use crate::{
-    handler::{HOOK_USER_AGENT, HttpGet, named_host},
+    cri::CriError,
+    handler::{HOOK_USER_AGENT, HookRequestError, HttpGet, TargetError, named_host},
     model::{ContainerId, Event, EventKind, k8s},
     plan::kind_of,
     podspec::{is_host_network, pod_display},
 };
 use std::time::Duration;
+use thiserror::Error;
 
 /// A hook without a limit of its own ends with this, as good as never.
 const FOREVER: Duration = Duration::from_secs(365 * 24 * 3600);
+
+/// A hook that failed. `Display` is the message of the kubelet.
+#[derive(Debug, Error)]
+#[error("{hook} for Container \"{container}\" in Pod \"{pod}\" failed - error: {error}")]
+pub(super) struct HookFailed {
+    /// The kind of the hook, with its command or path.
+    hook: String,
+    container: String,
+    pod: String,
+    error: Box<HookError>,
+}
+
+/// Why a hook failed.
+#[derive(Debug, Error)]
+enum HookError {
+    #[error("command '{command}' exited with {code}: {output}, message: {output:?}")]
+    Exited { command: String, code: i32, output: String },
+    /// The runtime did not run the command to its end.
+    #[error("{0}, message: \"\"")]
+    Exec(CriError),
+    #[error("failed to find a pod IP address")]
+    NoAddress,
+    #[error(transparent)]
+    Target(#[from] TargetError),
+    #[error(transparent)]
+    Request(#[from] HookRequestError),
+}
 
 /// A container whose hook is called.
 pub(super) struct Hooked<'a> {
@@ -30,8 +59,8 @@ impl Hooked<'_> {
         self.host.events.record(Event { target, kind, reason, message: message.to_owned() });
     }
 
-    /// Calls a hook and waits until it has ended. The error is a sentence in the words of the
-    /// kubelet. `limit` is how long the hook may take; `None`: as long as it wants.
+    /// Calls a hook and waits until it has ended. `limit` is how long the hook may take; `None`: as
+    /// long as it wants.
     ///
     /// # Cancel safety
     /// A dropped command is ended by the runtime. Nothing else is left behind.
@@ -39,8 +68,8 @@ impl Hooked<'_> {
         &self,
         hook: &k8s::LifecycleHandler,
         limit: Option<Duration>,
-    ) -> Result<(), String> {
-        let (what, failed) = if let Some(exec) = &hook.exec {
+    ) -> Result<(), HookFailed> {
+        let (hook, called) = if let Some(exec) = &hook.exec {
             let command = exec.command.clone().unwrap_or_default();
             let words = command.join(" ");
             (format!("Exec lifecycle hook ([{words}])"), Box::pin(self.exec(command, limit)).await)
@@ -54,25 +83,24 @@ impl Hooked<'_> {
         } else {
             return Ok(());
         };
-        failed.map_err(|error| {
-            let pod = pod_display(&self.request.key, &self.request.uid);
-            let name = &self.container.name;
-            format!("{what} for Container \"{name}\" in Pod \"{pod}\" failed - {error}")
+        called.map_err(|error| HookFailed {
+            hook,
+            container: self.container.name.clone(),
+            pod: pod_display(&self.request.key, &self.request.uid),
+            error: Box::new(error),
         })
     }
 
-    async fn exec(&self, command: Vec<String>, limit: Option<Duration>) -> Result<(), String> {
+    async fn exec(&self, command: Vec<String>, limit: Option<Duration>) -> Result<(), HookError> {
         let words = command.join(" ");
         match self.host.runtime.exec_sync(self.id, command, limit).await {
             Ok(done) if done.exit_code == 0 => Ok(()),
-            Ok(done) => {
-                let output = String::from_utf8_lossy(&done.output);
-                let code = done.exit_code;
-                Err(format!(
-                    "error: command '{words}' exited with {code}: {output}, message: {output:?}"
-                ))
-            }
-            Err(error) => Err(format!("error: {error}, message: \"\"")),
+            Ok(done) => Err(HookError::Exited {
+                command: words,
+                code: done.exit_code,
+                output: String::from_utf8_lossy(&done.output).into_owned(),
+            }),
+            Err(error) => Err(HookError::Exec(error)),
         }
     }
 
@@ -80,14 +108,12 @@ impl Hooked<'_> {
         &self,
         action: &k8s::HTTPGetAction,
         limit: Option<Duration>,
-    ) -> Result<(), String> {
+    ) -> Result<(), HookError> {
         let named = named_host(action.host.as_ref()).map(str::to_owned);
         let host = named.or_else(|| self.address());
-        let host = host.ok_or("error: failed to find a pod IP address")?;
-        let get = HttpGet::of(action, self.container, &host, HOOK_USER_AGENT)
-            .map_err(|error| format!("error: {error}"))?;
-        let answer = self.host.handlers.http_hook(&get, limit.unwrap_or(FOREVER)).await;
-        let answer = answer.map_err(|error| format!("error: {error}"))?;
+        let host = host.ok_or(HookError::NoAddress)?;
+        let get = HttpGet::of(action, self.container, &host, HOOK_USER_AGENT)?;
+        let answer = self.host.handlers.http_hook(&get, limit.unwrap_or(FOREVER)).await?;
         if answer.fell_back {
             let message = format!(
                 "request to HTTPS lifecycle hook {} got HTTP response, retry with HTTP succeeded",

@@ -244,7 +244,7 @@ impl Start<'_> {
             called = call => called,
         };
         request.progress.send_modify(|progress| *progress = Progress::default());
-        let Err(message) = called else { return Ok(made) };
+        let Err(message) = called.map_err(|failed| failed.to_string()) else { return Ok(made) };
         hooked.event(EventKind::Warning, "FailedPostStartHook", "PostStartHook failed");
         let pod = Some(&**pod);
         let (key, grace_seconds) = (&request.key, grace_seconds(pod));

@@ -187,7 +187,7 @@ async fn pre_stop(host: &Host, request: &Request, kill: &KillContainer) {
         Ok(Ok(())) => return,
         // A sleep may be as long as the grace period.
         Err(_) if hook.sleep.is_some() => return,
-        Ok(Err(error)) => error,
+        Ok(Err(failed)) => failed.to_string(),
         Err(too_long) => too_long.to_owned(),
     };
     tracing::info!(pod = %request.key, container = %kill.name, "{failure}");

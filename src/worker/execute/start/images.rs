@@ -3,7 +3,7 @@
 use super::Start;
 use crate::{
     cri::ImageFound,
-    image::{ImageEvent, PullConfig, PullPolicy, PullRequest},
+    image::{ImageEvent, PullConfig, PullConfigError, PullPolicy, PullRequest},
     model::DataObject,
     plan::{Failure, Pull, Step},
     podspec::{ImageVolume, NeededImage, check_image_volume, image_volumes, is_static, own_image},
@@ -96,7 +96,8 @@ impl Start<'_> {
         let config = || -> PullConfig<'_> {
             Box::pin(async move {
                 let made = sandbox::config(self.host, self.request, self.pod, attempt).await;
-                made.map(|(config, _)| config).map_err(|error| error.message())
+                made.map(|(config, _)| config)
+                    .map_err(|error| PullConfigError { message: error.message() })
             })
         };
         // Both are cancel-safe: a dropped pull is cancelled in the runtime as well.
