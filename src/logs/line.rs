@@ -56,7 +56,7 @@ struct Pending {
 
 /// Where the text of a record belongs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Place {
+enum TextPlace {
     /// It is left out.
     Nowhere,
     /// It is no record, and is printed as it is.
@@ -86,7 +86,7 @@ pub struct Printer<W> {
     stdout: Pending,
     stderr: Pending,
     /// The record of which a piece came, but not yet its end.
-    cut: Option<Place>,
+    cut: Option<TextPlace>,
 }
 
 impl<W: Write> Printer<W> {
@@ -115,9 +115,9 @@ impl<W: Write> Printer<W> {
         };
         self.cut = (!ends).then_some(place);
         match place {
-            Place::Nowhere => Ok(()),
-            Place::AsIs => self.put(text).and_then(|()| self.put_break(ends)),
-            Place::Line { stream, full } => {
+            TextPlace::Nowhere => Ok(()),
+            TextPlace::AsIs => self.put(text).and_then(|()| self.put_break(ends)),
+            TextPlace::Line { stream, full } => {
                 let pending = self.pending(stream);
                 pending.text.extend_from_slice(text);
                 if full && ends {
@@ -137,14 +137,14 @@ impl<W: Write> Printer<W> {
     }
 
     /// Where a record belongs of which this is the beginning, and its text.
-    fn place<'a>(&mut self, line: &'a [u8]) -> (Place, &'a [u8]) {
-        let Some(record) = parse(line) else { return (Place::AsIs, line) };
+    fn place<'a>(&mut self, line: &'a [u8]) -> (TextPlace, &'a [u8]) {
+        let Some(record) = parse(line) else { return (TextPlace::AsIs, line) };
         let asked = self.wanted.stream.is_none_or(|stream| stream == record.stream);
         if !asked || self.wanted.since.is_some_and(|since| record.time < since) {
-            return (Place::Nowhere, record.text);
+            return (TextPlace::Nowhere, record.text);
         }
         self.pending(record.stream).time.get_or_insert(record.time);
-        (Place::Line { stream: record.stream, full: record.full }, record.text)
+        (TextPlace::Line { stream: record.stream, full: record.full }, record.text)
     }
 
     /// Prints lines that have not ended, without a line break as the container has written none.

@@ -20,13 +20,13 @@ pub(super) struct Rates {
 #[derive(Clone, Copy)]
 struct Counter {
     /// What rates are taken from.
-    base: Reading,
+    base: CpuReading,
     /// Becomes the base when that is older than the window.
-    next: Reading,
+    next: CpuReading,
 }
 
 #[derive(Clone, Copy)]
-struct Reading {
+struct CpuReading {
     at: Duration,
     usage: Duration,
 }
@@ -38,7 +38,7 @@ impl Rates {
         let mut put = |key: &str, stats: Option<&mut CgroupStats>| {
             let Some(stats) = stats else { return };
             let Some(usage) = stats.cpu.map(|cpu| cpu.usage) else { return };
-            let reading = Reading { at: now, usage };
+            let reading = CpuReading { at: now, usage };
             let counter = earlier.remove(key).map(|counter| counter.with(reading));
             let counter = counter.unwrap_or(Counter { base: reading, next: reading });
             stats.cpu_rate = counter.base.rate_to(reading);
@@ -58,7 +58,7 @@ impl Rates {
 }
 
 impl Counter {
-    fn with(self, reading: Reading) -> Self {
+    fn with(self, reading: CpuReading) -> Self {
         let age = reading.at.saturating_sub(self.next.at);
         // A counter that went backwards is another one.
         if reading.usage < self.next.usage || age > LONGEST {
@@ -71,7 +71,7 @@ impl Counter {
     }
 }
 
-impl Reading {
+impl CpuReading {
     /// Nanoseconds per second.
     fn rate_to(self, later: Self) -> Option<u64> {
         let time = later.at.saturating_sub(self.at);
@@ -85,8 +85,8 @@ impl Reading {
 mod tests {
     use super::*;
 
-    fn reading(at: u64, usage: u64) -> Reading {
-        Reading { at: Duration::from_secs(at), usage: Duration::from_millis(usage) }
+    fn reading(at: u64, usage: u64) -> CpuReading {
+        CpuReading { at: Duration::from_secs(at), usage: Duration::from_millis(usage) }
     }
 
     #[test]

@@ -41,7 +41,7 @@ use crate::{
 };
 use core::Plugin;
 use ownership::FsGroup;
-use place::{Medium, Place};
+use place::{Medium, VolumePaths};
 use std::{
     collections::{BTreeMap, BTreeSet},
     fmt, io,
@@ -353,7 +353,7 @@ impl Volumes {
         let Some(spec) = &pod.spec else { return Ok(found) };
         for volume in spec.volumes.iter().flatten() {
             check_name(&volume.name)?;
-            let place = Place::new(&pod_dir, Plugin::EmptyDir, &volume.name);
+            let place = VolumePaths::new(&pod_dir, Plugin::EmptyDir, &volume.name);
             let in_memory = match core::kind_of_volume(volume) {
                 Ok(core::VolumeKind::Disk) => false,
                 Ok(core::VolumeKind::Memory { .. } | core::VolumeKind::HugePages { .. }) => true,
@@ -383,7 +383,7 @@ impl Volumes {
     ) -> Result<(), VolumeError> {
         let pod_dir = self.pod_dir(uid)?;
         check_name(&volume.name)?;
-        let place = |plugin| Place::new(&pod_dir, plugin, &volume.name);
+        let place = |plugin| VolumePaths::new(&pod_dir, plugin, &volume.name);
         let size =
             |limit| core::tmpfs_size([self.inner.allocatable_memory, inputs.memory_limit, limit]);
         let fs_group = inputs.fs_group();

@@ -4,7 +4,7 @@ use super::{
     VolumeError, Volumes, check_name,
     core::{self, Plugin, VolumeKind},
     local, nfs,
-    place::Place,
+    place::VolumePaths,
     sub_path::SubPath,
 };
 use crate::{
@@ -132,7 +132,7 @@ impl Volumes {
         let expanded = inputs.expanded_sub_paths.get(index).and_then(Option::as_deref);
         let relative = expanded.or(mount.sub_path.as_deref()).unwrap_or("");
         core::check_sub_path(relative)?;
-        let place = |plugin| Place::new(pod_dir, plugin, volume.name.as_str()).directory();
+        let place = |plugin| VolumePaths::new(pod_dir, plugin, volume.name.as_str()).directory();
         let part_of = |base: PathBuf| -> Result<MountSource, VolumeError> {
             let sub_path = SubPath {
                 pod_dir,

@@ -6,7 +6,7 @@
 use super::{
     VolumeError, Volumes, check_name,
     core::{Plugin, VolumeKind, kind_of},
-    place::Place,
+    place::VolumePaths,
     root::{make_directory, mounts_at_or_below},
 };
 use crate::{
@@ -73,7 +73,7 @@ impl Volumes {
     /// For names that are no plain file names.
     pub fn nfs_directory(&self, uid: &PodUid, volume: &str) -> Result<PathBuf, VolumeError> {
         check_name(volume)?;
-        Ok(Place::new(&self.pod_dir(uid)?, Plugin::Nfs, volume).directory())
+        Ok(VolumePaths::new(&self.pod_dir(uid)?, Plugin::Nfs, volume).directory())
     }
 
     /// The directories where NFS volumes of the pod are mounted.

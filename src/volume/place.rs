@@ -60,7 +60,7 @@ impl Medium {
 
 /// The paths of one volume that the agent makes.
 #[derive(Debug)]
-pub(super) struct Place {
+pub(super) struct VolumePaths {
     name: OsString,
     /// `<pod>/volumes/<plugin>`
     parent: PathBuf,
@@ -68,7 +68,7 @@ pub(super) struct Place {
     meta: PathBuf,
 }
 
-impl Place {
+impl VolumePaths {
     pub(super) fn new(pod_dir: &Path, plugin: Plugin, name: impl Into<OsString>) -> Self {
         let (name, plugin) = (name.into(), plugin.directory());
         let meta = pod_dir.join("plugins").join(plugin).join(&name);

@@ -5,7 +5,7 @@ use super::{
     core::{Plugin, is_component},
     io_error,
     owner::{is_marker, remove_marked},
-    place::Place,
+    place::VolumePaths,
     root::{mounts_at_or_below, remove_empty, unmount_tree},
     sub_path,
 };
@@ -115,11 +115,11 @@ impl Volumes {
 }
 
 /// The volumes on disk that the agent has made.
-fn places(pod_dir: &Path) -> Result<Vec<Place>, VolumeError> {
+fn places(pod_dir: &Path) -> Result<Vec<VolumePaths>, VolumeError> {
     let mut places = Vec::new();
     for plugin in Plugin::OWN {
         let paths = children(&pod_dir.join("volumes").join(plugin.directory()))?;
-        let place = |path: &PathBuf| Some(Place::new(pod_dir, plugin, path.file_name()?));
+        let place = |path: &PathBuf| Some(VolumePaths::new(pod_dir, plugin, path.file_name()?));
         places.extend(paths.iter().filter_map(place));
     }
     Ok(places)

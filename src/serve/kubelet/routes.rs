@@ -173,7 +173,7 @@ async fn running_pods(State(api): State<Api>) -> Response {
 
 async fn logs(
     State(api): State<Api>,
-    Path(place): Path<Place>,
+    Path(place): Path<PodPath>,
     Query(query): Query<Pairs>,
 ) -> Result<Response, Refused> {
     let Some(view) = api.view(&place) else {
@@ -188,7 +188,7 @@ async fn logs(
 /// Runs a command to its end.
 async fn run(
     State(api): State<Api>,
-    Path(place): Path<Place>,
+    Path(place): Path<PodPath>,
     Query(query): Query<Pairs>,
 ) -> Result<Response, Refused> {
     api.run(&place, &query).await
@@ -196,7 +196,7 @@ async fn run(
 
 async fn exec(
     State(api): State<Api>,
-    Path(place): Path<Place>,
+    Path(place): Path<PodPath>,
     Query(query): Query<Pairs>,
     request: Request,
 ) -> Result<Response, Refused> {
@@ -205,7 +205,7 @@ async fn exec(
 
 async fn attach(
     State(api): State<Api>,
-    Path(place): Path<Place>,
+    Path(place): Path<PodPath>,
     Query(query): Query<Pairs>,
     request: Request,
 ) -> Result<Response, Refused> {
@@ -214,7 +214,7 @@ async fn attach(
 
 async fn port_forward(
     State(api): State<Api>,
-    Path(place): Path<Place>,
+    Path(place): Path<PodPath>,
     Query(query): Query<Pairs>,
     request: Request,
 ) -> Result<Response, Refused> {
@@ -223,7 +223,7 @@ async fn port_forward(
 
 /// What a path names.
 #[derive(Deserialize)]
-struct Place {
+struct PodPath {
     namespace: String,
     pod: String,
     #[serde(default)]
@@ -242,7 +242,7 @@ enum Session {
 }
 
 impl Api {
-    fn view(&self, place: &Place) -> Option<Arc<PodView>> {
+    fn view(&self, place: &PodPath) -> Option<Arc<PodView>> {
         let key = PodKey::new(&place.namespace, &place.pod);
         let view = self.local.views.pods.borrow().get(&key).cloned()?;
         place.uid.as_ref().is_none_or(|uid| *uid == *view.uid.as_str()).then_some(view)
@@ -250,7 +250,7 @@ impl Api {
 
     async fn session(
         &self,
-        place: &Place,
+        place: &PodPath,
         session: Session,
         query: &[(String, String)],
         request: Request,
@@ -262,7 +262,7 @@ impl Api {
     /// The URL at which the runtime waits for the client.
     async fn prepared(
         &self,
-        place: &Place,
+        place: &PodPath,
         session: Session,
         query: &[(String, String)],
         headers: &HeaderMap,
@@ -309,7 +309,7 @@ impl Api {
 
     /// The output of a command (`cmd`, whose words are separated by single spaces). One that fails
     /// is an error, with its output.
-    async fn run(&self, place: &Place, query: &[(String, String)]) -> Result<Response, Refused> {
+    async fn run(&self, place: &PodPath, query: &[(String, String)]) -> Result<Response, Refused> {
         let Some(view) = self.view(place) else {
             return Err(Refused::new(StatusCode::NOT_FOUND, "pod does not exist"));
         };

@@ -22,11 +22,11 @@ pub(super) struct Rows {
 
 struct RowAt {
     labels: String,
-    place: Place,
+    what: RowOf,
 }
 
 #[derive(Clone, Copy)]
-enum Place {
+enum RowOf {
     Machine,
     AllPods,
     Pod(usize),
@@ -68,21 +68,21 @@ fn places(stats: &Stats) -> Vec<RowAt> {
         ])
     };
     let nobody = ["", "", "", "", ""];
-    let mut rows = vec![RowAt { labels: of("/", nobody), place: Place::Machine }];
+    let mut rows = vec![RowAt { labels: of("/", nobody), what: RowOf::Machine }];
     if stats.node.pods.is_some() {
-        rows.push(RowAt { labels: of(&stats.node.pods_cgroup, nobody), place: Place::AllPods });
+        rows.push(RowAt { labels: of(&stats.node.pods_cgroup, nobody), what: RowOf::AllPods });
     }
     for (nth, pod) in stats.pods.iter().enumerate() {
         let (namespace, name) = (&*pod.key.namespace, &*pod.key.name);
         if pod.stats.is_some() {
             let labels = of(&pod.cgroup, ["", "", "", namespace, name]);
-            rows.push(RowAt { labels, place: Place::Pod(nth) });
+            rows.push(RowAt { labels, what: RowOf::Pod(nth) });
         }
         for (which, one) in pod.containers.iter().enumerate() {
             if one.stats.is_some() {
                 let names = [&*one.name, &*one.image, &*one.id, namespace, name];
                 let labels = of(&one.cgroup, names);
-                rows.push(RowAt { labels, place: Place::Container(nth, which) });
+                rows.push(RowAt { labels, what: RowOf::Container(nth, which) });
             }
         }
     }
@@ -104,17 +104,17 @@ impl RowAt {
         };
         // There are rows only for cgroups that were read.
         let of = |stats: &'a Option<CgroupStats>| stats.as_ref().unwrap_or(row.stats);
-        match self.place {
-            Place::Machine => {
+        match self.what {
+            RowOf::Machine => {
                 Row { network: &node.network, fs: node.root_fs, is_machine: true, ..row }
             }
-            Place::AllPods => Row { stats: of(&node.pods), ..row },
-            Place::Pod(nth) => {
+            RowOf::AllPods => Row { stats: of(&node.pods), ..row },
+            RowOf::Pod(nth) => {
                 let pod = &all.pods[nth];
                 let started_at = pod.started_at.unwrap_or(row.started_at);
                 Row { stats: of(&pod.stats), started_at, network: &pod.network, ..row }
             }
-            Place::Container(nth, which) => {
+            RowOf::Container(nth, which) => {
                 let one = &all.pods[nth].containers[which];
                 let (stats, started_at, layer) = (of(&one.stats), one.started_at, one.layer);
                 Row { stats, started_at, layer, ..row }

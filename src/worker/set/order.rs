@@ -3,7 +3,7 @@
 use super::{Handle, State};
 use crate::{
     admission::Progress,
-    model::{DesiredPod, PodKey, PodView},
+    model::{DesiredPod, PodKey, PodView, TerminalPhase},
 };
 use std::{collections::BTreeMap, sync::Arc};
 
@@ -14,12 +14,12 @@ pub(super) fn progress(view: &PodView) -> Progress {
         let mut conditions = status.conditions.iter().flatten();
         conditions.any(|condition| condition.type_ == "Ready" && condition.status == "True")
     };
-    match status.phase.as_deref() {
+    match TerminalPhase::of(status) {
         _ if view.terminating => Progress::NotReady,
-        Some("Succeeded") => Progress::Succeeded,
-        Some("Failed") => Progress::Failed(status.reason.clone()),
-        Some(_) | None if is_ready() => Progress::Ready,
-        Some(_) | None => Progress::NotReady,
+        Some(TerminalPhase::Succeeded) => Progress::Succeeded,
+        Some(TerminalPhase::Failed) => Progress::Failed(status.reason.clone()),
+        None if is_ready() => Progress::Ready,
+        None => Progress::NotReady,
     }
 }
 
