@@ -6,9 +6,11 @@ use super::{
     support::{
         agent::NODE_NAME,
         proxy::{Call, Moment},
+        stays,
     },
 };
 use serde_json::{Value, json};
+use std::time::Duration;
 
 /// The whole life of a pod: it runs, its container crashes once, it is deleted. Whenever somebody
 /// looks, it runs at most once.
@@ -137,6 +139,52 @@ fn pods_run_on_while_the_api_server_is_away() {
     assert_eq!(after["metadata"]["uid"], before["metadata"]["uid"]);
     assert_eq!(after["status"]["podIP"], before["status"]["podIP"]);
     node.wait_pod_gone("goes");
+    node.finish();
+}
+
+/// The machine has booted, and no API server is there: what a pod needs is in its record, but the
+/// API server may have deleted it meanwhile.
+#[test]
+fn a_pod_may_start_from_its_record_after_a_reboot() {
+    let Some(node) = Node::start() else { return };
+    let mut marked = plain("marked", WAITS);
+    marked["metadata"]["annotations"] = json!({ "nodelet.dev/run-from-checkpoint": "true" });
+    let mut deleted = marked.clone();
+    deleted["metadata"]["name"] = json!("deleted");
+    for pod in [&marked, &deleted, &plain("plain", WAITS)] {
+        node.create(pod);
+    }
+    let names = ["marked", "deleted", "plain"];
+    let before = names.map(|name| node.wait_pod_ready(name));
+    node.link.tcp.refuse(true);
+    node.link.tcp.cut();
+    node.world.agent.kill();
+    for container in names.iter().flat_map(|name| node.running(name)) {
+        node.world.kill_container(&container);
+    }
+    for sandbox in node.world.cri.sandboxes() {
+        node.world.kill_sandbox(&sandbox.id);
+    }
+    let force = ["delete", "pod", "deleted", "--force", "--grace-period=0"];
+    node.plane.kubectl_text(&force);
+    node.world.agent.on_another_boot("00000000-0000-4000-8000-000000000001");
+    node.world.agent.start();
+    for name in ["marked", "deleted"] {
+        node.wait(&format!("{name} runs"), || node.running(name).len(), |running| *running == 1);
+    }
+    let none = |running: &Vec<String>| running.is_empty();
+    stays("the other does not run", Duration::from_secs(3), || node.running("plain"), none);
+    let running = node.running("marked");
+
+    node.link.heal();
+    node.wait_pod_gone("deleted");
+    for (name, before) in [("marked", &before[0]), ("plain", &before[2])] {
+        let after = node.wait_pod(name, "is Ready after the reboot", |pod| {
+            is_ready(pod) && pod["status"]["containerStatuses"][0]["restartCount"] == 1
+        });
+        assert_eq!(after["metadata"]["uid"], before["metadata"]["uid"]);
+    }
+    assert_eq!(node.running("marked"), running, "it was not started once more");
     node.finish();
 }
 

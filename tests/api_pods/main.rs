@@ -19,6 +19,7 @@ mod upstream;
 mod clock;
 mod cluster;
 mod demo;
+mod eviction;
 mod failures;
 mod lifecycle;
 mod node;

@@ -1,10 +1,17 @@
 //! What pods read from the API server: ConfigMaps, Secrets, tokens, Services.
 
-use super::node::{Node, PODS, WAITS, is_ready, plain, shell};
+use super::{
+    node::{Node, PODS, WAITS, is_ready, plain, shell},
+    support::{
+        images::BUSYBOX,
+        registry::{Registry, USER},
+    },
+};
 use serde_json::{Value, json};
 
 const CONFIG_MAPS: &str = "/api/v1/namespaces/default/configmaps";
 const SECRETS: &str = "/api/v1/namespaces/default/secrets";
+const TOKENS: &str = "/api/v1/namespaces/default/serviceaccounts/default/token";
 
 fn config_map(name: &str, value: &str) -> Value {
     json!({ "apiVersion": "v1", "kind": "ConfigMap", "metadata": { "name": name }, "data": { "key": value } })
@@ -19,8 +26,20 @@ fn a_pod_has_a_token_for_the_api_server() {
     let files = node.exec("web", &["ls", account]);
     assert_eq!(files.split_whitespace().collect::<Vec<_>>(), ["ca.crt", "namespace", "token"]);
     assert_eq!(node.exec("web", &["cat", &format!("{account}/namespace")]), "default");
-    let token = node.exec("web", &["cat", &format!("{account}/token")]);
-    // The API server knows whose token it is, and for which pod.
+    let token = token(&node, "web");
+    is_for_pod(&node, &token, "web");
+    assert!(!node.world.agent.log().contains(&token), "the token is in the log");
+    node.finish();
+}
+
+/// The token that a pod has now.
+fn token(node: &Node, pod: &str) -> String {
+    node.exec(pod, &["cat", "/var/run/secrets/kubernetes.io/serviceaccount/token"])
+}
+
+/// The API server knows whose token it is, and for which pod.
+#[track_caller]
+fn is_for_pod(node: &Node, token: &str, pod: &str) {
     let review = json!({
         "apiVersion": "authentication.k8s.io/v1", "kind": "TokenReview",
         "spec": { "token": token },
@@ -29,8 +48,61 @@ fn a_pod_has_a_token_for_the_api_server() {
     let answer = node.admin().create(reviews, &review).unwrap().ok();
     assert_eq!(answer["status"]["user"]["username"], "system:serviceaccount:default:default");
     let bound = &answer["status"]["user"]["extra"]["authentication.kubernetes.io/pod-name"];
-    assert_eq!(*bound, json!(["web"]), "{answer:#}");
-    assert!(!node.world.agent.log().contains(&token), "the token is in the log");
+    assert_eq!(*bound, json!([pod]), "{answer:#}");
+}
+
+/// The API server grants no lifetime below ten minutes, so the answers are changed on the way.
+#[test]
+fn a_token_is_replaced_before_it_expires() {
+    let Some(node) = Node::prepare("", &[]) else { return };
+    let lifetime = |answer: &mut Value| answer["spec"]["expirationSeconds"] = json!(15);
+    node.link.http.on("POST", TOKENS).rewrite(lifetime);
+    node.world.agent.start();
+    node.wait_ready();
+    node.create(&shell("web", WAITS));
+    let started = node.wait_pod_ready("web");
+    let first = token(&node, "web");
+    let second = node.wait("it is replaced", || token(&node, "web"), |token| *token != first);
+    let third = node.wait("and again", || token(&node, "web"), |token| *token != second);
+    is_for_pod(&node, &third, "web");
+    let requests = node.link.http.count("POST", TOKENS);
+    assert!((3..=4).contains(&requests), "{requests} requests");
+    let now = node.pod("web").unwrap();
+    let id = |pod: &Value| pod["status"]["containerStatuses"][0]["containerID"].clone();
+    assert_eq!(id(&now), id(&started), "its container runs on");
+    node.finish();
+}
+
+/// As with a manifest's Secret: the pod waits until the registry's password is there.
+#[test]
+fn a_pull_secret_opens_the_registry() {
+    let Some(node) = Node::start() else { return };
+    let Some(mut registry) = Registry::prepare(&node.world.slot) else { return };
+    registry.start(false);
+    registry.push(node.world.runtime.containerd(), BUSYBOX, "busybox:pulled");
+    registry.stop();
+    registry.start(true);
+    let mut pod = plain("web", WAITS);
+    pod["spec"]["imagePullSecrets"] = json!([{ "name": "registry" }]);
+    pod["spec"]["containers"][0]["image"] = json!(registry.image("busybox:pulled"));
+    node.create(&pod);
+    let reason = |pod: &Value| {
+        let waiting = &pod["status"]["containerStatuses"][0]["state"]["waiting"];
+        waiting["reason"].as_str().is_some_and(|reason| reason.ends_with("Pull"))
+    };
+    node.wait_pod("web", "can't pull", reason);
+    let told = || node.plane.kubectl_text(&["get", "events", "-o", "jsonpath={.items[*].message}"]);
+    let missing = "Unable to retrieve some image pull secrets (registry)";
+    node.wait("the Secret is missed", told, |events| events.contains(missing));
+    let docker =
+        json!({ "auths": { registry.address(): { "username": USER, "password": "secret" } } });
+    let secret = json!({
+        "apiVersion": "v1", "kind": "Secret", "metadata": { "name": "registry" },
+        "type": "kubernetes.io/dockerconfigjson",
+        "stringData": { ".dockerconfigjson": docker.to_string() },
+    });
+    node.admin().create(SECRETS, &secret).unwrap().ok();
+    node.wait_pod_ready("web");
     node.finish();
 }
 

@@ -10,8 +10,9 @@ use crate::{
     },
     machine::{HOST, Hardware},
     node::{Driver, Node, Options},
-    support::{agent::NODE_NAME, manifest::Pod, wait_until},
+    support::{agent::NODE_NAME, manifest::Pod, wait_until, world::full_name},
 };
+use hyper::Method;
 use serde_json::{Value, json};
 use std::{collections::BTreeMap, fs, net::SocketAddr, time::Duration};
 
@@ -29,16 +30,35 @@ pub fn pods_of_the_api_server_outlive_reboots() {
     let node = boot(&cluster);
     node.drop_pods(&[Pod::running("static")]);
     cluster.create_pods();
-    let before = cluster.wait_all_run(&node, &Seen::default());
+    let mut marked = plain(MARKED, WAITS);
+    marked["metadata"]["annotations"] = json!({ "nodelet.dev/run-from-checkpoint": "true" });
+    cluster.plane.admin.create(PODS, &marked).unwrap().ok();
+    let with_marked: Vec<&str> = ALL.into_iter().chain(["static", MARKED]).collect();
+    let before = cluster.wait_run(&node, &Seen::default(), &with_marked);
     node.note("the pods run");
 
     node.sh("sync");
+    cluster.plane.apiserver.kill();
     node.cut_power();
     node.power_on();
-    let after = cluster.wait_all_run(&node, &before);
+    let running = || match node.cri.answers() {
+        true => node.ready_sandboxes().into_keys().collect(),
+        false => Vec::new(),
+    };
+    let without_api_server = [MARKED.to_owned(), full_name("static")];
+    node.wait_until("two pods run", running, |names| *names == without_api_server);
+    node.note("the power was lost, and the API server is away");
+    cluster.plane.apiserver.start();
+    cluster.plane.wait_ready();
+    let after = cluster.wait_run(&node, &before, &with_marked);
     same_objects_with_one_restart_more(&before, &after);
     cluster.wait_rebooted(&node, &after.boot_id);
-    node.note("the power was lost");
+    node.note("the API server is back");
+    let marked = format!("{PODS}/{MARKED}");
+    cluster.plane.admin.send(Method::DELETE, &marked, None).unwrap().ok();
+    let gone = || cluster.plane.admin.find(&marked).is_none();
+    node.wait_until("the marked pod is gone", gone, |gone| *gone);
+    let after = cluster.wait_all_run(&node, &Seen::default());
 
     node.reboot();
     let ended = cluster.wait_ended_by_shutdown(&node, &after);
@@ -77,7 +97,9 @@ struct Seen {
     sandboxes: BTreeMap<String, String>,
 }
 
-/// The labels `app` of the pods of the API server.
+/// A pod that needs no API server to start, and its label `app`.
+const MARKED: &str = "marked";
+/// The labels `app` of the other pods of the API server.
 const ALL: [&str; 2] = ["solo", "web"];
 
 impl Cluster {
