@@ -10,6 +10,11 @@ use crate::model::{CloudProvider, Event, EventKind, EventTarget, Now, is_extende
 /// What every version of this agent has in its `kubeletVersion`, and no kubelet has.
 const OWN_VERSION: &str = "+nodelet.";
 
+/// The features of Kubernetes that this agent has and not every node, sorted (KEP-5328). The
+/// scheduler binds a pod that needs such a feature only to nodes that declare it, and the API server
+/// refuses a change of a running pod that needs one which its node does not declare.
+const DECLARED_FEATURES: [&str; 1] = ["RestartAllContainersOnContainerExits"];
+
 /// A status, and what is to be told because of it.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Computed {
@@ -62,8 +67,8 @@ pub fn status(report: &NodeReport, observed: Option<&k8s::Node>, now: Now) -> Co
     status.runtime_handlers =
         (!report.runtime_handlers.is_empty()).then(|| report.runtime_handlers.clone());
     status.features.clone_from(&report.features);
-    // Removes what a kubelet declared: the API server acts on it, and this agent declares nothing.
-    status.declared_features = None;
+    // All of it: the API server acts on what a kubelet has declared before, too.
+    status.declared_features = Some(DECLARED_FEATURES.map(str::to_owned).to_vec());
     status.daemon_endpoints = match report.port {
         Some(port) => {
             let endpoint = k8s::DaemonEndpoint { port: port.into() };

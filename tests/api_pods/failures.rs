@@ -9,6 +9,7 @@ use super::{
         stays,
     },
 };
+use nodelet::cri::v1;
 use serde_json::{Value, json};
 use std::time::Duration;
 
@@ -165,6 +166,14 @@ fn a_pod_may_start_from_its_record_after_a_reboot() {
     for sandbox in node.world.cri.sandboxes() {
         node.world.kill_sandbox(&sandbox.id);
     }
+    // As after a boot, the runtime knows it when the agent starts.
+    let up = || {
+        let sandboxes = node.world.cri.sandboxes().into_iter();
+        let ready = v1::PodSandboxState::SandboxReady;
+        let of_names = names.iter().map(|name| node.running(name).len()).sum::<usize>();
+        sandboxes.filter(|sandbox| sandbox.state() == ready).count() + of_names
+    };
+    node.wait("nothing runs", up, |up| *up == 0);
     let force = ["delete", "pod", "deleted", "--force", "--grace-period=0"];
     node.plane.kubectl_text(&force);
     node.world.agent.on_another_boot("00000000-0000-4000-8000-000000000001");

@@ -1,7 +1,7 @@
 //! Pods from their binding to the end of their objects.
 
 use super::{
-    node::{Node, PODS, WAITS, plain},
+    node::{Node, PODS, WAITS, is_ready, plain},
     support::{agent::NODE_NAME, status::Status},
 };
 use serde_json::{Value, json};
@@ -63,6 +63,36 @@ fn a_job_that_a_failed_probe_has_ended_runs_again() {
     node.world.proxy.lift_all();
     node.wait_pod("job", "runs again", |pod| {
         main(pod)["restartCount"] == 1 && main(pod)["ready"] == true
+    });
+    node.finish();
+}
+
+/// The scheduler binds such a pod only to nodes that declare the feature.
+#[test]
+fn a_restart_rule_restarts_all_containers() {
+    let Some(node) = Node::start() else { return };
+    let mut pod = plain(
+        "web",
+        &format!("[ -e /data/crashed ] || {{ touch /data/crashed; exit 42; }}; {WAITS}"),
+    );
+    let mut beside = pod["spec"]["containers"][0].clone();
+    beside["name"] = json!("beside");
+    beside["command"] = json!(["sh", "-c", WAITS]);
+    let main = &mut pod["spec"]["containers"][0];
+    main["volumeMounts"] = json!([{ "name": "data", "mountPath": "/data" }]);
+    main["restartPolicy"] = json!("Never");
+    main["restartPolicyRules"] = json!([
+        { "action": "RestartAllContainers", "exitCodes": { "operator": "In", "values": [42] } },
+    ]);
+    pod["spec"]["containers"].as_array_mut().unwrap().push(beside);
+    pod["spec"]["volumes"] = json!([{ "name": "data", "emptyDir": {} }]);
+    node.create(&pod);
+    let restarts = |pod: &Value| {
+        let all = pod["status"]["containerStatuses"].as_array().cloned().unwrap_or_default();
+        all.iter().map(|status| status["restartCount"].clone()).collect::<Vec<_>>()
+    };
+    node.wait_pod("web", "runs after the restart of both", |pod| {
+        is_ready(pod) && restarts(pod) == [json!(1), json!(1)]
     });
     node.finish();
 }
