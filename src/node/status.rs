@@ -13,7 +13,11 @@ const OWN_VERSION: &str = "+nodelet.";
 /// The features of Kubernetes that this agent has and not every node, sorted (KEP-5328). The
 /// scheduler binds a pod that needs such a feature only to nodes that declare it, and the API server
 /// refuses a change of a running pod that needs one which its node does not declare.
-const DECLARED_FEATURES: [&str; 1] = ["RestartAllContainersOnContainerExits"];
+const DECLARED_FEATURES: [&str; 3] = [
+    "InPlacePodLevelResourcesVerticalScaling",
+    "InPlacePodVerticalScalingInitContainers",
+    "RestartAllContainersOnContainerExits",
+];
 
 /// A status, and what is to be told because of it.
 #[derive(Clone, Debug, PartialEq)]

@@ -245,19 +245,18 @@ fn the_endpoint_of_a_kubelet_is_removed_from_the_node() {
 fn the_declared_features_are_those_of_this_agent() {
     let report = report();
     let mut node = new_node(&registration(), &report, at(0));
-    let own = "RestartAllContainersOnContainerExits";
-    assert_eq!(node.status.as_ref().unwrap().declared_features, Some(vec![own.to_owned()]));
-    let mut patch = |features: &[&str]| {
-        let features = features.iter().map(ToString::to_string).collect();
+    let own = node.status.as_ref().unwrap().declared_features.clone().unwrap();
+    assert!(own.contains(&"RestartAllContainersOnContainerExits".to_owned()) && own.is_sorted());
+    let mut patch = |features: Vec<String>| {
         node.status.as_mut().unwrap().declared_features = Some(features);
         let ours = serde_json::to_value(status(&report, Some(&node), at(10)).status).unwrap();
         let theirs = serde_json::to_value(&node.status).unwrap();
         status_patch(&theirs, &ours, &NODE_STATUS).map(Value::Object)
     };
     // Those of a kubelet that was here before are replaced.
-    let ours = json!({"declaredFeatures": [own]});
-    assert_eq!(patch(&["ExtendWebSocketsToKubelet", own]), Some(ours));
-    assert_eq!(patch(&[own]), None);
+    let ours = json!({"declaredFeatures": own});
+    assert_eq!(patch(vec!["ExtendWebSocketsToKubelet".to_owned()]), Some(ours));
+    assert_eq!(patch(own), None);
 }
 
 #[test]

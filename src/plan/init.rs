@@ -47,11 +47,11 @@ pub(crate) fn plan_init(cx: &Cx<'_>, sandbox: &ObservedSandbox, plan: &mut PodPl
         }
     };
     let Some(container) = cx.init.get(next) else { return true };
-    plan_start(cx, container, kind(container), sandbox, plan);
+    plan_start(cx, container, kind_of_init(container), sandbox, plan);
     false
 }
 
-fn kind(container: &k8s::Container) -> ContainerKind {
+pub(super) fn kind_of_init(container: &k8s::Container) -> ContainerKind {
     if is_sidecar(container) { ContainerKind::Sidecar } else { ContainerKind::Init }
 }
 

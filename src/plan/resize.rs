@@ -7,13 +7,16 @@
 //! container runs is resized as well: its cgroup stays while its containers wait to start.
 
 use super::{
-    Action, ContainerKind, PodPlan, Resize, ResizeContainer, init::kill, memory::Stage, name::Cx,
+    Action, ContainerKind, PodPlan, Resize, ResizeContainer,
+    init::{kill, kind_of_init},
+    memory::Stage,
+    name::Cx,
     restart::is_changed,
 };
 use crate::model::{
     ContainerAmounts, EventKind, ObservedContainer, ObservedSandbox, k8s, short_digest,
 };
-use crate::podspec::{cgroup_amounts, container_amounts, is_sidecar};
+use crate::podspec::{cgroup_amounts, container_amounts};
 use serde_json::json;
 
 /// Resizes the containers that run with other amounts than the specification has.
@@ -100,18 +103,20 @@ fn wanted(cx: &Cx<'_>) -> String {
 /// to be replaced keeps them until it has stopped.
 fn is_cgroup_outdated(cx: &Cx<'_>, sandbox: &ObservedSandbox) -> bool {
     let (Some(given), Some(spec)) = (cx.memory.cgroup, &cx.pod.spec) else { return false };
-    let is_replaced = |(container, _): (&k8s::Container, ContainerKind)| {
+    // A plain init container that has changed is not replaced.
+    let is_replaced = |(container, kind): (&k8s::Container, ContainerKind)| {
         let instance = cx.own.newest_in(&container.name, sandbox);
-        instance.is_some_and(|one| one.state.is_running() && is_changed(container, one))
+        kind != ContainerKind::Init
+            && instance.is_some_and(|one| one.state.is_running() && is_changed(container, one))
     };
     given != cgroup_amounts(spec) && !resizable(cx).any(is_replaced)
 }
 
-/// The containers that keep running.
+/// The containers that are resized while they run. A plain init container has no `resizePolicy` that
+/// restarts it.
 fn resizable<'a>(cx: &Cx<'a>) -> impl Iterator<Item = (&'a k8s::Container, ContainerKind)> {
-    let sidecars = cx.init.iter().filter(|container| is_sidecar(container));
-    let sidecars = sidecars.map(|container| (container, ContainerKind::Sidecar));
-    sidecars.chain(cx.regular.iter().map(|container| (container, ContainerKind::Regular)))
+    let init = cx.init.iter().map(|container| (container, kind_of_init(container)));
+    init.chain(cx.regular.iter().map(|container| (container, ContainerKind::Regular)))
 }
 
 /// A container that runs with other amounts than its specification has.

@@ -184,6 +184,14 @@ impl Node {
         self.plane.kubectl_text(&words)
     }
 
+    /// As [`Self::exec`], in the container with this name.
+    #[track_caller]
+    pub fn exec_in(&self, pod: &str, container: &str, command: &[&str]) -> String {
+        let mut words = vec!["exec", pod, "--container", container, "--"];
+        words.extend_from_slice(command);
+        self.plane.kubectl_text(&words)
+    }
+
     /// Removes every pod through the API, and checks that nothing is left on the host.
     #[track_caller]
     pub fn finish(self) {

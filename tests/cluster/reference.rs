@@ -209,7 +209,7 @@ const VOLATILE: [&str; 18] = [
 /// Where they differ, and why that is right (docs/cluster.md).
 const DIFFERENT: [(&str, &str); 5] = [
     ("node.status.daemonEndpoints", "each has a port of its own"),
-    ("node.status.declaredFeatures", "nodelet has one of them"),
+    ("node.status.declaredFeatures", "WebSockets are left to the API server"),
     ("node.status.nodeInfo.kubeletVersion", "another agent"),
     ("mirror.metadata.annotations.nodelet.dev/revision", "shown for people"),
     ("mirror.status.resources", "of a pod without resources of its own"),

@@ -1,6 +1,6 @@
 //! Changes of cpu and memory while containers run.
 
-use super::world::{Fault, Want, World, container, desired};
+use super::world::{Fault, Program, Want, World, container, desired};
 use crate::model::{ContainerAmounts, CpuMemory, PodUid, ResizeWait};
 use serde_json::{Value, json};
 use std::sync::Arc;
@@ -81,6 +81,29 @@ fn an_edit_of_cpu_and_memory_changes_what_runs() {
     world.run();
     assert_eq!(has(&world, "web"), None);
     assert!(!world.take_trace().contains("resize"));
+}
+
+#[test]
+fn an_init_container_that_runs_is_resized() {
+    let pod = |cpu| {
+        let mut spec = spec(&json!([sized("web", cpu, "64Mi")]));
+        spec["initContainers"] = json!([sized("setup", cpu, "64Mi")]);
+        spec
+    };
+    let mut world = World::of(&pod("100m")).program("setup", &[Program::Ends(60, 0)]);
+    world.run();
+    world.take_trace();
+    world.want = Want::Run(Box::new(desired("a", &pod("200m"))));
+    world.run();
+    let trace = world.take_trace();
+    assert!(trace.contains("resize setup, the pod"), "{trace}");
+    assert_eq!(has(&world, "setup"), Some(amounts(200, 64)));
+    assert_eq!(in_progress(&world), None);
+    world.advance(90);
+    assert_eq!(world.line(), "Running 1/1 0");
+    let trace = world.take_trace();
+    assert!(!trace.contains("resize"), "web has the new amounts from the beginning: {trace}");
+    assert_eq!(trace.matches("start setup").count(), 0, "{trace}");
 }
 
 #[test]
