@@ -78,7 +78,7 @@ test-on-host: test-node
 	@tests/upstream/build coredns "$(TARGET)/upstream" >/dev/null || [ $$? = 3 ]
 	@# Without them (3) the tests say what they skip.
 	scripts/containerd-versions fetch || [ $$? = 3 ]
-	scripts/tier api-pods 1020 $(CARGO) test --locked --test api_pods -- --test-threads=2
+	scripts/tier api-pods 1140 $(CARGO) test --locked --test api_pods -- --test-threads=2
 	scripts/tier containerds 540 $(CARGO) test --locked --test containerds -- --test-threads=5
 
 test-release: test-build ## the component tests, the demo and the core of the node tests on the release build; as root
@@ -106,7 +106,7 @@ test-api-pods: test-build ## pods from an API server, on one node and on two wit
 	@tests/upstream/build coredns "$(TARGET)/upstream" >/dev/null || [ $$? = 3 ]
 	@tests/upstream/build metrics-server "$(TARGET)/upstream" >/dev/null || [ $$? = 3 ]
 	scripts/containerd-versions fetch || [ $$? = 3 ]
-	scripts/tier api-pods 1020 $(CARGO) test --locked --test api_pods -- --test-threads=2
+	scripts/tier api-pods 1140 $(CARGO) test --locked --test api_pods -- --test-threads=2
 
 test-skew: test-build ## a node with an API server of the version before, 1.35, which is built first (10 minutes); as root
 	scripts/prerequisites test
