@@ -3,7 +3,7 @@
 //! Leftovers are the cgroups, pod directories, log directories and log links of pods that are gone.
 //! They are removed only after every source was read completely and the runtime was listed: before,
 //! a pod may be unknown because its manifest was not read yet. A pod directory without this agent's
-//! owner id is listed and never touched.
+//! owner id is listed and never touched, unless it is empty.
 
 use crate::{
     blocking::LOOKS,
@@ -148,12 +148,19 @@ fn by_owner(volumes: &Volumes, listed: Vec<PodUid>, owner: &str) -> PodDirs {
     for uid in listed {
         match volumes.dir_owner(&uid) {
             Ok(DirOwner::Agent { owner: found, .. }) if found == owner => _ = dirs.ours.insert(uid),
-            Ok(DirOwner::Free) => dirs.free.push(uid),
-            Ok(DirOwner::Agent { .. } | DirOwner::Unknown) | Err(_) => dirs.others.push(uid),
+            Ok(DirOwner::Free) if may_be_uid(&uid) => dirs.free.push(uid),
+            Ok(DirOwner::Agent { .. } | DirOwner::Free | DirOwner::Unknown) | Err(_) => {
+                dirs.others.push(uid);
+            }
         }
     }
     dirs.others.sort_unstable();
     dirs
+}
+
+/// False for `lost+found`, which is there when `pods/` is a file system of its own.
+fn may_be_uid(uid: &PodUid) -> bool {
+    uid.as_str().bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'-')
 }
 
 /// Names the pod directories of other programs, a bounded number of them; `None` when there is
@@ -236,13 +243,15 @@ mod tests {
         let web = PodKey::new("default", "web");
         volumes.claim(&"ours".into(), &web, "me").unwrap();
         volumes.claim(&"theirs".into(), &web, "another").unwrap();
-        fs::create_dir(volumes.pod_dir(&"free".into()).unwrap()).unwrap();
+        for empty in ["free", "lost+found"] {
+            fs::create_dir(volumes.pod_dir(&empty.into()).unwrap()).unwrap();
+        }
         fs::create_dir_all(volumes.pod_dir(&"unknown".into()).unwrap().join("volumes")).unwrap();
         let look = || by_owner(&volumes, volumes.list_pods().unwrap(), "me");
         let dirs = look();
         assert_eq!(dirs.ours.into_iter().collect::<Vec<_>>(), uids(&["ours"]));
         assert_eq!(dirs.free, uids(&["free"]));
-        assert_eq!(dirs.others, uids(&["theirs", "unknown"]));
+        assert_eq!(dirs.others, uids(&["lost+found", "theirs", "unknown"]));
         for uid in uids(&["ours", "theirs", "unknown"]) {
             assert!(volumes.remove_free_dir(&uid).is_err(), "{uid}");
         }

@@ -7,7 +7,7 @@
 //! directory, never the directory.
 //!
 //! A directory without the link belongs to another program (a kubelet, a restored backup, a
-//! person). It is listed and never touched.
+//! person). It is listed and never touched, unless it is empty.
 
 use super::{
     VolumeError, Volumes, io_error,

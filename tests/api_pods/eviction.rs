@@ -68,7 +68,7 @@ fn a_pod_that_takes_too_much_memory_stays_evicted() {
     assert!(state["terminated"].is_object(), "{state}");
     assert_eq!(others(), before, "nothing happened to the others");
 
-    // It is never started again, by a later agent neither.
+    // It is never started again, also not by a later agent.
     node.wait("nothing of it is left", || node.running("hog"), Vec::is_empty);
     node.world.agent.kill();
     node.world.agent.start();
