@@ -4,6 +4,7 @@
 use super::{
     NoReading, Sample, absurd,
     core::{self, CgroupMemory, MemInfo},
+    directory::Directory,
     kept::KeptFile,
     read,
 };
@@ -211,29 +212,31 @@ impl CgroupFiles {
     }
 
     fn working_set(&mut self) -> Result<u64, NoReading> {
-        self.use_and_stat().map(|(_, working_set, _)| working_set)
-    }
-
-    /// What is used, the working set, and the text of `memory.stat`.
-    fn use_and_stat(&mut self) -> Result<(u64, u64, String), NoReading> {
         let usage = self.usage()?;
-        let text = self.stat.read()?.into_owned();
-        let stat = CgroupMemory::parse(&text, self.v1);
-        let lacks = "it does not hold anonymous memory, page cache and what of it is inactive";
-        let stat = stat.ok_or_else(|| absurd(self.stat.path(), lacks))?;
-        let mut idle = stat.idle_file;
-        if !stat.is_whole(usage, self.kernel()) {
-            idle = idle.max(idle_of_leaves(&self.directory, self.v1).unwrap_or_default());
-        }
-        Ok((usage, core::working_set(usage, idle), text))
+        let text = |name: &str| read(&self.directory.join(name)).ok();
+        working_set(&self.directory, self.v1, usage, &self.stat.read()?, text)
     }
+}
 
-    /// The kernel's memory where `memory.stat` does not tell it.
-    fn kernel(&self) -> u64 {
-        let file = self.directory.join("memory.kmem.usage_in_bytes");
-        let text = self.v1.then(|| read(&file).ok()).flatten();
-        text.and_then(|text| core::number(&text)).unwrap_or(0)
+/// The working set of a cgroup, in bytes, by what it uses and the text of its `memory.stat`. `text`
+/// reads other files of it.
+fn working_set(
+    directory: &Path,
+    v1: bool,
+    usage: u64,
+    stat: &str,
+    text: impl Fn(&str) -> Option<String>,
+) -> Result<u64, NoReading> {
+    let lacks = "it does not hold anonymous memory, page cache and what of it is inactive";
+    let stat = CgroupMemory::parse(stat, v1)
+        .ok_or_else(|| absurd(&directory.join("memory.stat"), lacks))?;
+    // `memory.stat` of cgroup v2 has the kernel's memory itself.
+    let kernel = v1.then(|| text("memory.kmem.usage_in_bytes")).flatten();
+    let mut idle = stat.idle_file;
+    if !stat.is_whole(usage, kernel.and_then(|text| core::number(&text)).unwrap_or(0)) {
+        idle = idle.max(idle_of_leaves(directory, v1).unwrap_or_default());
     }
+    Ok(core::working_set(usage, idle))
 }
 
 /// Page cache that does not count, by the cgroups at the end of every branch below `directory`: for
@@ -267,47 +270,72 @@ fn idle_of_leaves(directory: &Path, v1: bool) -> Option<u64> {
 /// # Errors
 /// Why there is no reading.
 pub fn cgroup_memory(directory: &Path) -> Result<u64, NoReading> {
-    CgroupFiles::new(directory).working_set()
+    MemoryUse::of(&Directory::open(directory)).map(|used| used.working_set)
+}
+
+/// What a cgroup uses.
+struct MemoryUse {
+    v1: bool,
+    usage: u64,
+    working_set: u64,
+    /// The text of `memory.stat`.
+    stat: String,
+}
+
+impl MemoryUse {
+    fn of(directory: &Directory<'_>) -> Result<Self, NoReading> {
+        let v1 = directory.text("memory.usage_in_bytes");
+        let (file, v1, text) = match v1 {
+            Some(text) => ("memory.usage_in_bytes", true, text),
+            None => ("memory.current", false, directory.read("memory.current")?),
+        };
+        let lacks = || absurd(&directory.path().join(file), "it holds no number");
+        let usage = core::number(&text).ok_or_else(lacks)?;
+        let stat = directory.read("memory.stat")?;
+        let text = |name: &str| directory.text(name);
+        let working_set = working_set(directory.path(), v1, usage, &stat, text)?;
+        Ok(Self { v1, usage, working_set, stat })
+    }
 }
 
 /// Memory and swap of the cgroup at this directory of the memory hierarchy; `None` when it is gone.
 /// `deep`: also what is counted beside its use.
 pub(super) fn cgroup_memory_stats(
-    directory: &Path,
+    directory: &Directory<'_>,
     deep: bool,
 ) -> Option<(MemoryStats, Option<SwapStats>)> {
-    let mut files = CgroupFiles::new(directory);
-    let (usage, working_set, text) = files.use_and_stat().ok()?;
-    let limit = files.limit().ok().flatten();
-    let mut memory = core::memory_stats(&text, files.v1);
-    (memory.usage, memory.working_set, memory.limit) = (usage, working_set, limit);
-    let number = |name: &str| core::number(&read(&directory.join(name)).ok()?);
-    let line = |name: &str, key| core::keyed(&read(&directory.join(name)).ok()?, key);
-    let swap = if files.v1 {
+    let MemoryUse { v1, usage, working_set, stat } = MemoryUse::of(directory).ok()?;
+    let number = |name: &str| core::number(&directory.text(name)?);
+    let limit = |name: &str| core::limit(&directory.text(name)?).flatten();
+    let line = |name: &str, key| core::keyed(&directory.text(name)?, key);
+    let mut memory = core::memory_stats(&stat, v1);
+    (memory.usage, memory.working_set) = (usage, working_set);
+    memory.limit = limit(if v1 { "memory.limit_in_bytes" } else { "memory.max" });
+    let swap = if v1 {
         // Only counted where the kernel was started with `swapaccount`.
         let limit =
             || number("memory.memsw.limit_in_bytes").filter(|limit| *limit < core::NO_LIMIT);
-        let used = core::keyed(&text, "total_swap");
+        let used = core::keyed(&stat, "total_swap");
         used.map(|usage| SwapStats {
             usage,
             limit: limit().map(|l| l.saturating_sub(memory.limit.unwrap_or(0))),
         })
     } else {
-        let limit = || core::limit(&read(&directory.join("memory.swap.max")).ok()?).flatten();
-        number("memory.swap.current").map(|usage| SwapStats { usage, limit: limit() })
+        number("memory.swap.current")
+            .map(|usage| SwapStats { usage, limit: limit("memory.swap.max") })
     };
     if deep {
-        (memory.max_usage, memory.limit_hits, memory.oom_kills) = match files.v1 {
+        (memory.max_usage, memory.limit_hits, memory.oom_kills) = match v1 {
             true => (
                 number("memory.max_usage_in_bytes"),
                 number("memory.failcnt"),
                 line("memory.oom_control", "oom_kill"),
             ),
-            false => (
-                number("memory.peak"),
-                line("memory.events", "max"),
-                line("memory.events", "oom_kill"),
-            ),
+            false => {
+                let events = directory.text("memory.events");
+                let told = |key| core::keyed(events.as_deref()?, key);
+                (number("memory.peak"), told("max"), told("oom_kill"))
+            }
         };
     }
     Some((memory, swap))

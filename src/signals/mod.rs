@@ -16,6 +16,7 @@
 //! it never looks like a shortage.
 
 mod core;
+mod directory;
 mod disk;
 mod disk_readings;
 mod kept;
@@ -36,11 +37,10 @@ pub use kmsg::KernelLog;
 pub use memory::{MachineReader, MemorySignal, SampleRequest, cgroup_memory, cgroup_tasks};
 pub use psi::PsiTrigger;
 pub use reclaim::{Reclaimed, Reclaiming, reclaim};
-pub use stats::{
-    OwnProcess, cgroup_stats, machine_stats, network, network_of, own_process, own_stats,
-};
+pub use stats::{OwnProcess, cgroup_stats, machine_stats, network, own_process, own_stats};
 pub use usage::{
-    ContainerCgroups, ContainerPlaces, FindPlaces, Measured, Measurer, Parts, PodPlaces,
+    ContainerCgroups, ContainerLogs, ContainerPlaces, FindPlaces, Measured, Measurer, Parts,
+    PodPlaces,
 };
 pub use walk::WalkError;
 
@@ -95,23 +95,22 @@ impl Sample {
 /// A file of the kernel. It has no size, and nearly all fit into one buffer, so this is two calls
 /// where `fs::read` needs half a dozen: there are thousands of these files on a full node.
 fn read(path: &Path) -> Result<String, NoReading> {
-    let bytes = read_bytes(path).map_err(|error| unreadable(path, &error))?;
-    // Names of processes may be any bytes.
-    Ok(String::from_utf8(bytes)
-        .unwrap_or_else(|error| String::from_utf8_lossy(error.as_bytes()).into_owned()))
+    fs::File::open(path).and_then(read_file).map_err(|error| unreadable(path, &error))
 }
 
-fn read_bytes(path: &Path) -> io::Result<Vec<u8>> {
-    let mut file = fs::File::open(path)?;
+fn read_file(mut file: fs::File) -> io::Result<String> {
     let (mut buffer, mut bytes) = ([0; 4096], Vec::new());
     loop {
         match file.read(&mut buffer) {
-            Ok(0) => return Ok(bytes),
+            Ok(0) => break,
             Ok(filled) => bytes.extend_from_slice(&buffer[..filled]),
             Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
             Err(error) => return Err(error),
         }
     }
+    // Names of processes may be any bytes.
+    Ok(String::from_utf8(bytes)
+        .unwrap_or_else(|error| String::from_utf8_lossy(error.as_bytes()).into_owned()))
 }
 
 fn unreadable(path: &Path, error: &io::Error) -> NoReading {

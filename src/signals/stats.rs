@@ -3,6 +3,7 @@
 
 use super::{
     core::{self, MemInfo},
+    directory::Directory,
     memory::cgroup_memory_stats,
     read,
 };
@@ -24,28 +25,51 @@ use std::{
 #[must_use]
 pub fn cgroup_stats(dirs: &CgroupDirs, depth: StatsDepth) -> Option<CgroupStats> {
     let deep = depth > StatsDepth::Resources;
-    let (memory, swap) = cgroup_memory_stats(&dirs.memory, deep)?;
+    let opened = Opened::new(dirs);
+    let (memory, swap) = cgroup_memory_stats(&opened.memory, deep)?;
     let mut stats = CgroupStats {
         at: clock::now().wall,
-        cpu: cgroup_cpu(dirs, deep),
+        cpu: cgroup_cpu(&opened, deep),
         memory: Some(memory),
         swap,
         ..CgroupStats::default()
     };
     if deep {
-        let limit = || core::limit(&text(&dirs.pids, "pids.max")?).flatten();
-        let processes = text(&dirs.memory, "cgroup.procs");
+        let processes = opened.memory.text("cgroup.procs");
         stats.processes = processes.map(|text| text.lines().count() as u64);
-        stats.tasks = number(&dirs.pids, "pids.current");
-        stats.tasks_limit = limit();
+        (stats.tasks, stats.tasks_limit) = opened.with(&dirs.pids, |pids| {
+            let limit = pids.text("pids.max").and_then(|text| core::limit(&text)).flatten();
+            (number(pids, "pids.current"), limit)
+        });
         if dirs.is_unified() {
-            stats.cpu_pressure = pressure(&dirs.cpu, "cpu.pressure");
-            stats.memory_pressure = pressure(&dirs.memory, "memory.pressure");
-            stats.io_pressure = pressure(&dirs.memory, "io.pressure");
+            stats.cpu_pressure = pressure(&opened.memory, "cpu.pressure");
+            stats.memory_pressure = pressure(&opened.memory, "memory.pressure");
+            stats.io_pressure = pressure(&opened.memory, "io.pressure");
         }
-        stats.io = dirs.io.as_deref().map(|io| devices(io, dirs.is_unified())).unwrap_or_default();
+        let devices = |io: &Directory<'_>| devices(io, dirs.is_unified());
+        stats.io = dirs.io.as_deref().map(|io| opened.with(io, devices)).unwrap_or_default();
     }
     Some(stats)
+}
+
+/// The directories of a cgroup, of which that of its memory stays open.
+struct Opened<'a> {
+    dirs: &'a CgroupDirs,
+    memory: Directory<'a>,
+}
+
+impl<'a> Opened<'a> {
+    fn new(dirs: &'a CgroupDirs) -> Self {
+        Self { dirs, memory: Directory::open(&dirs.memory) }
+    }
+
+    /// Reads files of one of the directories.
+    fn with<T>(&self, path: &Path, read: impl FnOnce(&Directory<'_>) -> T) -> T {
+        match path == self.memory.path() {
+            true => read(&self.memory),
+            false => read(&Directory::open(path)),
+        }
+    }
 }
 
 /// What the whole machine has used. `root` is the root cgroup.
@@ -54,7 +78,7 @@ pub fn machine_stats(proc: &Path, root: Option<&CgroupDirs>, depth: StatsDepth) 
     let deep = depth > StatsDepth::Resources;
     let mut stats = CgroupStats {
         at: clock::now().wall,
-        cpu: root.and_then(|root| cgroup_cpu(root, false)),
+        cpu: root.and_then(|root| cgroup_cpu(&Opened::new(root), false)),
         ..CgroupStats::default()
     };
     if let Some(Ok(info)) = text(proc, "meminfo").map(|text| MemInfo::parse(&text)) {
@@ -80,9 +104,10 @@ pub fn machine_stats(proc: &Path, root: Option<&CgroupDirs>, depth: StatsDepth) 
         let [pid_max, threads_max] = ["sys/kernel/pid_max", "sys/kernel/threads-max"]
             .map(|name| text(proc, name).and_then(|text| core::number(&text)));
         stats.tasks_limit = pid_max.zip(threads_max).map(|(pids, threads)| pids.min(threads));
-        stats.cpu_pressure = pressure(proc, "pressure/cpu");
-        stats.memory_pressure = pressure(proc, "pressure/memory");
-        stats.io_pressure = pressure(proc, "pressure/io");
+        let proc = Directory::open(proc);
+        stats.cpu_pressure = pressure(&proc, "pressure/cpu");
+        stats.memory_pressure = pressure(&proc, "pressure/memory");
+        stats.io_pressure = pressure(&proc, "pressure/io");
     }
     stats
 }
@@ -142,12 +167,9 @@ pub fn own_process() -> OwnProcess {
     }
 }
 
-/// The network interfaces that the processes of a cgroup see; empty when it has none. `dirs` is a
-/// pod's cgroup or that of one of its containers.
-#[must_use]
-pub fn network_of(proc: &Path, dirs: &CgroupDirs) -> Vec<InterfaceStats> {
-    let Some(pid) = any_process(&dirs.memory) else { return Vec::new() };
-    network(proc, &pid)
+/// A process in the cgroup at this directory.
+pub(super) fn any_process(directory: &Path) -> Option<String> {
+    text(directory, "cgroup.procs")?.lines().next().map(str::to_owned)
 }
 
 /// The network interfaces that a process sees.
@@ -157,23 +179,13 @@ pub fn network(proc: &Path, pid: &str) -> Vec<InterfaceStats> {
     text(&path, "net/dev").map(|text| core::interfaces(&text)).unwrap_or_default()
 }
 
-/// A process in the cgroup or in one right below it.
-fn any_process(directory: &Path) -> Option<String> {
-    let first = |directory: &Path| {
-        let processes = text(directory, "cgroup.procs")?;
-        processes.lines().next().map(str::to_owned)
-    };
-    first(directory).or_else(|| {
-        let entries = fs::read_dir(directory).ok()?.flatten();
-        let mut below = entries.filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_dir()));
-        below.find_map(|entry| first(&entry.path()))
-    })
-}
-
-fn cgroup_cpu(dirs: &CgroupDirs, deep: bool) -> Option<CpuStats> {
-    let stat = text(&dirs.cpu, "cpu.stat");
+fn cgroup_cpu(opened: &Opened<'_>, deep: bool) -> Option<CpuStats> {
+    let unified = opened.dirs.is_unified();
+    // Of cgroup v1 it tells of throttling alone.
+    let stat = (unified || deep).then(|| opened.with(&opened.dirs.cpu, |cpu| cpu.text("cpu.stat")));
+    let stat = stat.flatten();
     let told = |name: &str| core::keyed(stat.as_deref()?, name);
-    let mut cpu = if dirs.is_unified() {
+    let mut cpu = if unified {
         let micros = |name: &str| told(name).map(Duration::from_micros);
         CpuStats {
             usage: micros("usage_usec")?,
@@ -182,25 +194,31 @@ fn cgroup_cpu(dirs: &CgroupDirs, deep: bool) -> Option<CpuStats> {
             ..CpuStats::default()
         }
     } else {
-        let nanos = |name: &str| number(&dirs.cpuacct, name).map(Duration::from_nanos);
-        CpuStats {
-            usage: nanos("cpuacct.usage")?,
-            user: nanos("cpuacct.usage_user").unwrap_or_default(),
-            system: nanos("cpuacct.usage_sys").unwrap_or_default(),
-            ..CpuStats::default()
-        }
+        opened.with(&opened.dirs.cpuacct, |cpuacct| {
+            let nanos = |name: &str| number(cpuacct, name).map(Duration::from_nanos);
+            Some(CpuStats {
+                usage: nanos("cpuacct.usage")?,
+                user: nanos("cpuacct.usage_user").unwrap_or_default(),
+                system: nanos("cpuacct.usage_sys").unwrap_or_default(),
+                ..CpuStats::default()
+            })
+        })?
     };
     if !deep {
         return Some(cpu);
     }
-    let quota = if dirs.is_unified() {
-        cpu.shares = number(&dirs.cpu, "cpu.weight").map(core::shares_of_weight);
-        text(&dirs.cpu, "cpu.max").and_then(|text| core::cpu_max(&text))
-    } else {
-        cpu.shares = number(&dirs.cpu, "cpu.shares");
-        // -1 for none is no number.
-        number(&dirs.cpu, "cpu.cfs_quota_us").zip(number(&dirs.cpu, "cpu.cfs_period_us"))
-    };
+    let (shares, quota) = opened.with(&opened.dirs.cpu, |cpu| match unified {
+        true => (
+            number(cpu, "cpu.weight").map(core::shares_of_weight),
+            cpu.text("cpu.max").and_then(|text| core::cpu_max(&text)),
+        ),
+        false => (
+            number(cpu, "cpu.shares"),
+            // -1 for none is no number.
+            number(cpu, "cpu.cfs_quota_us").zip(number(cpu, "cpu.cfs_period_us")),
+        ),
+    });
+    cpu.shares = shares;
     cpu.throttling = quota.map(|(quota_micros, period_micros)| Throttling {
         quota_micros,
         period_micros,
@@ -214,8 +232,8 @@ fn cgroup_cpu(dirs: &CgroupDirs, deep: bool) -> Option<CpuStats> {
     Some(cpu)
 }
 
-fn devices(directory: &Path, unified: bool) -> Vec<DeviceIo> {
-    let told = |name: &str| text(directory, name).unwrap_or_default();
+fn devices(directory: &Directory<'_>, unified: bool) -> Vec<DeviceIo> {
+    let told = |name: &str| directory.text(name).unwrap_or_default();
     let mut devices = match unified {
         true => core::io_stat(&told("io.stat")),
         false => core::blkio(
@@ -233,12 +251,12 @@ fn devices(directory: &Path, unified: bool) -> Vec<DeviceIo> {
     devices
 }
 
-fn pressure(directory: &Path, name: &str) -> Option<Psi> {
-    core::psi(&text(directory, name)?)
+fn pressure(directory: &Directory<'_>, name: &str) -> Option<Psi> {
+    core::psi(&directory.text(name)?)
 }
 
-fn number(directory: &Path, name: &str) -> Option<u64> {
-    core::number(&text(directory, name)?)
+fn number(directory: &Directory<'_>, name: &str) -> Option<u64> {
+    core::number(&directory.text(name)?)
 }
 
 fn text(directory: &Path, name: &str) -> Option<String> {

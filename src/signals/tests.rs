@@ -784,6 +784,29 @@ async fn a_walk_that_runs_out_of_time_gives_a_lower_bound() {
     assert!(walk::turn(&turns, SOON).await.is_ok());
 }
 
+#[tokio::test]
+async fn a_turn_has_one_thread_and_another_after_one_that_hangs() {
+    let turns = std::sync::Arc::new(tokio::sync::Semaphore::new(1));
+    let turn = walk::turn(&turns, SOON).await.unwrap();
+    let thread = async || {
+        let works = |_: &mut _| Ok(std::thread::current().id());
+        walk::on_thread(&turn, Path::new("/"), SOON, works).await.unwrap()
+    };
+    let first = thread().await;
+    assert_eq!(thread().await, first);
+    let (release, held) = std::sync::mpsc::channel::<()>();
+    let hangs = move |_: &mut _| Ok(held.recv().is_ok());
+    let hung = walk::on_thread(&turn, Path::new("/"), Duration::from_millis(20), hangs).await;
+    assert!(matches!(hung, Err(WalkError::Late(_))), "{hung:?}");
+    assert_ne!(thread().await, first);
+    // What hangs keeps the turn.
+    drop(turn);
+    let late = walk::turn(&turns, Duration::from_millis(20)).await;
+    assert!(matches!(late, Err(WalkError::Late(_))), "{late:?}");
+    drop(release);
+    assert!(walk::turn(&turns, SOON).await.is_ok());
+}
+
 #[test]
 fn processes_outside_the_pods_are_found() {
     let files = Files::new();

@@ -6,17 +6,24 @@
 
 use super::{
     memory::{cgroup_memory, cgroup_tasks},
+    stats::{any_process, network},
     walk::{self, Turn, WalkError},
     walk_queue::WalkQueue,
 };
 use crate::{
     clock,
     model::{
-        CgroupDirs, ContainerId, ContainerUse, PartlyMeasured, PodKey, PodUid, PodUse, PodView,
-        Space, VolumePlace, VolumeUse,
+        CgroupDirs, ContainerId, ContainerUse, InterfaceStats, PartlyMeasured, PodKey, PodUid,
+        PodUse, PodView, Space, VolumePlace, VolumeUse,
     },
 };
-use std::{collections::BTreeMap, fs, path::PathBuf, sync::Arc, time::Duration};
+use std::{
+    collections::BTreeMap,
+    fs,
+    path::{Path, PathBuf},
+    sync::Arc,
+    time::Duration,
+};
 use tokio::{task::JoinSet, time::Instant};
 
 /// How long a pod may wait for its turn. Pods that make their walks last delay the others by no
@@ -160,6 +167,9 @@ impl Part {
     }
 }
 
+/// The containers of a pod, and the sizes of their logs.
+pub type ContainerLogs = Vec<(Box<str>, Space)>;
+
 /// Parts of a pod, and what was found there.
 type WalkedParts = Vec<(Part, Result<walk::Tree, WalkError>)>;
 
@@ -231,17 +241,26 @@ impl Measurer {
         self.runtime_walks.keep(is_there);
     }
 
-    /// The size of the logs of each container of a pod. `None` when they can't be measured
-    /// completely `within` this time from the pod's turn on.
+    /// The sizes of the logs of each container of pods, with the pods' places in `pods`. A pod is
+    /// missing when its logs can't be measured completely `within` this time, which is for all.
     ///
     /// # Cancel safety
     /// Nothing is lost; a walk ends soon after.
-    pub async fn logs(&self, pod: &PodPlaces, within: Duration) -> Option<Vec<(Box<str>, Space)>> {
-        let turn = walk::turn(&self.agent_walks.turns, within).await.ok()?;
-        let tree = walk::walk(&turn, pod.logs.as_ref()?, &[], within).await.ok()?;
-        let containers = pod.containers.iter();
-        let sizes = containers.map(|one| (one.name.clone(), tree.branch(&one.name)));
-        tree.whole.then(|| sizes.collect())
+    pub async fn logs(&self, pods: &[PodPlaces], within: Duration) -> Vec<(usize, ContainerLogs)> {
+        let until = Instant::now() + within;
+        let Ok(turn) = walk::turn(&self.agent_walks.turns, within).await else { return Vec::new() };
+        let mut measured = Vec::with_capacity(pods.len());
+        for (nth, pod) in pods.iter().enumerate() {
+            let left = until.saturating_duration_since(Instant::now());
+            let Some(directory) = pod.logs.as_ref().filter(|_| !left.is_zero()) else { continue };
+            let Ok(tree) = walk::walk(&turn, directory, &[], left).await else { continue };
+            let containers = pod.containers.iter();
+            let sizes = containers.map(|one| (one.name.clone(), tree.branch(&one.name)));
+            if tree.whole {
+                measured.push((nth, sizes.collect()));
+            }
+        }
+        measured
     }
 }
 
@@ -368,6 +387,15 @@ impl<'a> ContainerCgroups<'a> {
     pub fn find(&self, id: &ContainerId) -> Option<CgroupDirs> {
         let name = self.names.iter().find(|name| is_of(name, id))?;
         Some(self.pod.child(name))
+    }
+
+    /// The network interfaces that the pod's processes see; empty when it has no process.
+    #[must_use]
+    pub fn network(&self, proc: &Path) -> Vec<InterfaceStats> {
+        let pod = &self.pod.memory;
+        let below = self.names.iter().map(|name| pod.join(name));
+        let pid = below.chain([pod.clone()]).find_map(|cgroup| any_process(&cgroup));
+        pid.map(|pid| network(proc, &pid)).unwrap_or_default()
     }
 }
 

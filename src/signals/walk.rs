@@ -24,9 +24,10 @@ use nix::{
 use std::{
     collections::{BTreeMap, HashSet},
     ffi::{OsStr, OsString},
+    io,
     os::{fd::OwnedFd, unix::ffi::OsStrExt as _},
     path::Path,
-    sync::Arc,
+    sync::{Arc, Mutex, MutexGuard, PoisonError, mpsc},
     thread,
     time::Duration,
 };
@@ -91,9 +92,47 @@ impl Tree {
 /// Turns for walks, shared by all.
 pub(super) type Turns = Arc<Semaphore>;
 
-/// A turn. It is over when its owner has dropped it and every thread that was started with it has
-/// ended.
-pub(super) type Turn = Arc<OwnedSemaphorePermit>;
+/// A turn. It is over when its owner has dropped it and all work that was begun with it has ended.
+#[derive(Debug)]
+pub(super) struct Turn {
+    permit: Arc<OwnedSemaphorePermit>,
+    /// The thread that works, which ends after the turn. One that hangs is left to itself.
+    thread: Mutex<Option<mpsc::Sender<Work>>>,
+}
+
+/// Work for the thread of a turn.
+type Work = Box<dyn FnOnce() + Send>;
+
+impl Turn {
+    /// Begins work, on the thread that has done what was begun before.
+    fn begin(&self, work: Work) -> io::Result<()> {
+        let mut thread = self.thread();
+        let kept = match thread.take() {
+            Some(kept) => kept,
+            None => working_thread()?,
+        };
+        kept.send(work).map_err(|_| io::Error::other("its thread has crashed"))?;
+        *thread = Some(kept);
+        Ok(())
+    }
+
+    /// Has what is begun next done by another thread.
+    fn leave_thread(&self) {
+        self.thread().take();
+    }
+
+    fn thread(&self) -> MutexGuard<'_, Option<mpsc::Sender<Work>>> {
+        self.thread.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// A thread that works until its sender is gone.
+fn working_thread() -> io::Result<mpsc::Sender<Work>> {
+    let (sender, works) = mpsc::channel::<Work>();
+    let thread = thread::Builder::new().name("walk".to_owned()).stack_size(STACK);
+    thread.spawn(move || works.into_iter().for_each(|work| work()))?;
+    Ok(sender)
+}
 
 /// Waits for a turn.
 ///
@@ -102,7 +141,7 @@ pub(super) type Turn = Arc<OwnedSemaphorePermit>;
 pub(super) async fn turn(turns: &Turns, within: Duration) -> Result<Turn, WalkError> {
     let turn = tokio::time::timeout(within, Arc::clone(turns).acquire_owned()).await;
     let Ok(Ok(turn)) = turn else { return Err(WalkError::Late(within)) };
-    Ok(Arc::new(turn))
+    Ok(Turn { permit: Arc::new(turn), thread: Mutex::default() })
 }
 
 /// How much lies below a directory, without what lies in those directly below it whose names are in
@@ -182,31 +221,32 @@ fn used_of_file_system(directory: &Path) -> Result<Space, NoReading> {
     })
 }
 
-/// Works on a thread of its own, which may hang for as long as the file system does: its turn is
-/// taken for that long, and no other measurement waits for it.
+/// Works on the thread of a turn. It may hang for as long as the file system does: the turn is
+/// taken for that long, and its owner goes on with another thread.
 pub(super) async fn on_thread<T: Send + 'static>(
     turn: &Turn,
     directory: &Path,
     within: Duration,
     work: impl FnOnce(&mut Asker<T>) -> Result<T, WalkError> + Send + 'static,
 ) -> Result<T, WalkError> {
-    let turn = Arc::clone(turn);
+    let permit = Arc::clone(&turn.permit);
     let (mut sender, answer) = oneshot::channel();
-    let thread = thread::Builder::new().name("walk".to_owned()).stack_size(STACK);
     let run = move || {
         let worked = work(&mut sender);
-        // Before the answer: the next one may begin as soon as it is there.
-        drop(turn);
+        // Before the answer: the next turn may begin as soon as it is there.
+        drop(permit);
         // Whoever asked may have stopped waiting.
         drop(sender.send(worked));
     };
     let failed = |error| WalkError::Unreadable(super::unreadable(directory, &error));
-    thread.spawn(run).map_err(failed)?;
-    match tokio::time::timeout(within, answer).await {
-        Err(_) => Err(WalkError::Late(within)),
-        Ok(Ok(worked)) => worked,
-        Ok(Err(_)) => Err(failed(std::io::Error::other("measuring it has crashed"))),
-    }
+    turn.begin(Box::new(run)).map_err(failed)?;
+    let why = match tokio::time::timeout(within, answer).await {
+        Ok(Ok(worked)) => return worked,
+        Ok(Err(_)) => failed(io::Error::other("measuring it has crashed")),
+        Err(_) => WalkError::Late(within),
+    };
+    turn.leave_thread();
+    Err(why)
 }
 
 /// Takes the result, and knows when its receiver is gone.

@@ -28,8 +28,8 @@ use crate::{
     },
     podspec::{MeasuredClaim, image_of},
     signals::{
-        self, ContainerCgroups, DiskReadings, DiskSample, FindPlaces, Measurer, PodPlaces,
-        VolumeDisks,
+        self, ContainerCgroups, ContainerLogs, DiskReadings, DiskSample, FindPlaces, Measurer,
+        PodPlaces, VolumeDisks,
     },
 };
 use jiff::Timestamp;
@@ -40,10 +40,7 @@ use std::{
     time::Duration,
 };
 use survey::{Survey, Surveys};
-use tokio::{
-    sync::{Mutex, watch},
-    time::Instant,
-};
+use tokio::sync::{Mutex, watch};
 
 /// A collection that is younger answers further requests.
 const FRESH: Duration = Duration::from_secs(1);
@@ -185,8 +182,8 @@ impl Collector {
     }
 
     /// The sizes of the logs of containers that run, not older than ten seconds. Unlike a survey,
-    /// this looks at log files alone, which are few. It takes half a second at most, and a log that
-    /// is not measured by then is missing.
+    /// this looks at log files alone, which are few. It takes a second at most, and a log that is
+    /// not measured within half a second is missing.
     ///
     /// # Cancel safety
     /// Nothing is lost but the answer.
@@ -197,20 +194,17 @@ impl Collector {
             return Arc::clone(&logs.sizes);
         }
         let everyone = Arc::clone(&self.parts.pods.borrow());
-        let until = Instant::now() + LOGS_PATIENCE;
-        let mut sizes = Vec::new();
-        for (view, places) in self.pods(&everyone) {
-            let left = until.saturating_duration_since(Instant::now());
-            let Some(measured) = logs.measurer.logs(&places, left).await else { continue };
-            sizes.extend(measured.into_iter().map(|(container, Space { bytes, .. })| LogSize {
-                key: view.key.clone(),
-                uid: view.uid.clone(),
-                container,
-                bytes,
-            }));
-        }
+        let (views, places): (Vec<_>, Vec<_>) = self.pods(&everyone).into_iter().unzip();
+        let measured = logs.measurer.logs(&places, LOGS_PATIENCE).await;
+        let of_pod = |(nth, containers): (usize, ContainerLogs)| {
+            let (key, uid) = (views[nth].key.clone(), views[nth].uid.clone());
+            containers.into_iter().map(move |(container, Space { bytes, .. })| {
+                let (key, uid) = (key.clone(), uid.clone());
+                LogSize { key, uid, container, bytes }
+            })
+        };
+        logs.sizes = measured.into_iter().flat_map(of_pod).collect();
         logs.at = Some(now);
-        logs.sizes = sizes.into();
         Arc::clone(&logs.sizes)
     }
 
@@ -346,8 +340,8 @@ fn pod_stats(
         cgroup: dirs.map(|dirs| path(&dirs.memory)).unwrap_or_default(),
         containers: containers.collect(),
         stats: dirs.and_then(|dirs| signals::cgroup_stats(dirs, depth)),
-        network: match dirs.filter(|_| has_network) {
-            Some(dirs) => signals::network_of(Path::new("/proc"), dirs),
+        network: match below.filter(|_| has_network) {
+            Some(below) => below.network(Path::new("/proc")),
             None => Vec::new(),
         },
         volumes: Vec::new(),

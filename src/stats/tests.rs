@@ -8,6 +8,7 @@ use crate::{
 };
 use std::fs;
 use tempfile::TempDir;
+use tokio::time::Instant;
 
 const STAT: &str = "anon 4096\nfile 8192\nkernel 0\ninactive_file 2048\nfile_mapped 0\n\
     pgfault 5\npgmajfault 1\n";
