@@ -169,8 +169,13 @@ impl EvictionTask {
             tokio::select! {
                 biased;
                 () = shutdown.cancelled() => return Ok(()),
-                report = self.kernel.next() => if let KernelReport::OutOfMemory(oom) = report {
-                    self.record_node_event(EventKind::Warning, "SystemOOM", oom.message());
+                report = self.kernel.next() => match report {
+                    KernelReport::OutOfMemory(oom) => {
+                        self.record_node_event(EventKind::Warning, "SystemOOM", oom.message());
+                    }
+                    KernelReport::Stalled => {
+                        tracing::debug!("tasks wait for memory, which is read now");
+                    }
                 },
                 changed = self.channels.disks.latest.changed() => {
                     if changed.is_err() {

@@ -2,7 +2,7 @@
 
 use super::{
     node::{Node, WAITS, condition, is_ready, plain},
-    support::{agent::NODE_NAME, manifest::Pod, stays},
+    support::{agent::NODE_NAME, manifest::Pod, process::memory_kib, stays},
 };
 use serde_json::{Value, json};
 use std::time::Duration;
@@ -32,7 +32,7 @@ fn wait_ended_by_node(node: &Node, pod: &str, reason: &str) -> Value {
 
 #[test]
 fn a_pod_that_takes_too_much_memory_stays_evicted() {
-    let reserved = memory_mib() - ALL_PODS_MIB;
+    let reserved = memory_kib() / 1024 - ALL_PODS_MIB;
     let lines = format!(
         "systemReserved: {{ memory: {reserved}Mi }}\nevictionPressureTransitionPeriod: 1s\n\
          evictionHard: {{ memory.available: {FREE_MIB}Mi }}\n"
@@ -88,12 +88,6 @@ fn a_pod_that_takes_too_much_memory_stays_evicted() {
     node.wait_pod_gone("hog");
     node.world.remove("large.yaml");
     node.finish();
-}
-
-fn memory_mib() -> u64 {
-    let meminfo = std::fs::read_to_string("/proc/meminfo").unwrap();
-    let total = meminfo.lines().find_map(|line| line.strip_prefix("MemTotal:")).unwrap();
-    total.trim().trim_end_matches(" kB").parse::<u64>().unwrap() / 1024
 }
 
 /// A pod that is bound to the node already and requests this much CPU, in millicores.

@@ -6,12 +6,13 @@
 
 use super::{
     memory_rig::*,
-    pressure::{has_event, holds, memory_kib, reason},
+    pressure::{has_event, holds, reason},
 };
 use crate::support::{
     agent::Settings,
     manifest::{FOREVER, Pod},
-    process::Process,
+    process::{Process, memory_kib},
+    skips::skip_without,
     status::Status,
     stays,
     world::{Kind, World},
@@ -162,6 +163,23 @@ impl Eater {
         });
         Self(child)
     }
+}
+
+/// The kernel tells when tasks wait for memory (PSI), and it is read at once.
+pub fn memory_is_read_when_tasks_wait_for_it(kind: Kind) {
+    if skip_without(&[(Path::new("/proc/pressure/memory").exists(), "a kernel with PSI")]) {
+        return;
+    }
+    let world = World::prepare(kind, &Settings::for_kind(kind));
+    world.agent.add_flag("--v=2".to_owned());
+    world.agent.start();
+    // They read more than the pod may use, and wait for each other's pages to go.
+    let reads = "dd if=/dev/zero of=/large bs=1M count=64; \
+         for n in 1 2 3 4; do while :; do dd if=/large of=/dev/null bs=64k; done & done; wait";
+    let limits = json!({ "limits": { "memory": "16Mi" } });
+    world.drop_pod(&Pod::with_main("waits", reads).set("containers/0/resources", limits));
+    let told = || world.agent.log().contains("tasks wait for memory, which is read now");
+    world.wait_until("the kernel tells", told, |told| *told);
 }
 
 impl Drop for Eater {

@@ -1,11 +1,11 @@
 //! What the scenarios about short memory share: nodes whose pods may use little together, shell
 //! scripts that take memory, and looks at what becomes of them.
 
-use super::pressure::{holds, memory_kib, reason};
+use super::pressure::{holds, reason};
 use crate::support::{
     agent::Settings,
     manifest::Pod,
-    process::Process,
+    process::{Process, memory_kib},
     say_loudly,
     status::Status,
     world::{Kind, World, full_name},

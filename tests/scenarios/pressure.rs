@@ -3,7 +3,7 @@
 use crate::support::{
     agent::Settings,
     manifest::{FOREVER, Pod},
-    process::{Process, cgroup_value},
+    process::{Process, cgroup_value, memory_kib},
     status::Status,
     world::{Kind, World},
 };
@@ -16,12 +16,6 @@ const ALL_PODS_MIB: u64 = 700;
 const FREE_MIB: u64 = 300;
 /// Grows without bound, by 200 MiB a second at most.
 const HOG: &str = "sleep 2; while :; do head -c 10485760 /dev/zero | tail -c 10485760 | sleep 1000 & sleep 0.05; done";
-
-pub(super) fn memory_kib() -> u64 {
-    let meminfo = fs::read_to_string("/proc/meminfo").unwrap();
-    let total = meminfo.lines().find_map(|line| line.strip_prefix("MemTotal:")).unwrap();
-    total.trim().trim_end_matches("kB").trim().parse().unwrap()
-}
 
 /// A node whose pods may use little together. The machine itself has enough.
 fn small_node(kind: Kind) -> Settings {

@@ -121,6 +121,13 @@ impl Process {
     }
 }
 
+/// The machine's memory, in KiB.
+pub fn memory_kib() -> u64 {
+    let meminfo = fs::read_to_string("/proc/meminfo").unwrap();
+    let total = meminfo.lines().find_map(|line| line.strip_prefix("MemTotal:")).unwrap();
+    total.trim().trim_end_matches("kB").trim().parse().unwrap()
+}
+
 /// A process stopped by SIGSTOP; it goes on when this is dropped, so that a failed test can be
 /// cleaned up.
 #[must_use]
