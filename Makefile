@@ -154,7 +154,7 @@ node-failure: test-build ## experiments beside the upstream kubelet at real cont
 	@tests/upstream/build kube-proxy "$(TARGET)/upstream" >/dev/null || [ $$? = 3 ]
 	@tests/upstream/build coredns "$(TARGET)/upstream" >/dev/null || [ $$? = 3 ]
 	@tests/upstream/build metrics-server "$(TARGET)/upstream" >/dev/null || [ $$? = 3 ]
-	NODE_FAILURE_TIMINGS=$(NODE_FAILURE_TIMINGS) $(CARGO) test --locked --test api_pods -- --ignored --exact --nocapture node_failure::beside_the_upstream_kubelet
+	NODE_FAILURE_TIMINGS=$(NODE_FAILURE_TIMINGS) $(CARGO) test --locked --test api_pods -- --ignored --nocapture --test-threads=1 node_failure::beside_the_kubelet
 
 SOAK_MINUTES ?= 60
 soak: test-build ## things going wrong at random for SOAK_MINUTES (60), long attacks, a million broken files, a long hang; as root

@@ -7,9 +7,11 @@ use super::{
 use serde_json::{Value, json};
 use tokio::time::Instant;
 
-const DEPLOYMENTS: &str = "/apis/apps/v1/namespaces/default/deployments";
+pub const DEPLOYMENTS: &str = "/apis/apps/v1/namespaces/default/deployments";
+pub const JOBS: &str = "/apis/batch/v1/namespaces/default/jobs";
 
-fn deployment(name: &str, script: &str) -> Value {
+/// A Deployment without replicas.
+pub fn deployment(name: &str, script: &str) -> Value {
     let mut pod = plain(name, script);
     let spec = pod["spec"].take();
     json!({
@@ -20,6 +22,18 @@ fn deployment(name: &str, script: &str) -> Value {
             "selector": { "matchLabels": { "app": name } },
             "template": { "metadata": { "labels": { "app": name } }, "spec": spec },
         },
+    })
+}
+
+/// A Job whose pods are like this one, and run once.
+pub fn job(name: &str, completions: usize, parallelism: usize, mut pod: Value) -> Value {
+    let mut spec = pod["spec"].take();
+    spec["restartPolicy"] = json!("Never");
+    let template = json!({ "spec": spec });
+    json!({
+        "apiVersion": "batch/v1", "kind": "Job",
+        "metadata": { "name": name },
+        "spec": { "completions": completions, "parallelism": parallelism, "template": template },
     })
 }
 
@@ -52,28 +66,21 @@ fn a_deployment_grows_and_shrinks() {
 #[test]
 fn jobs_with_many_completions_and_by_the_clock_complete() {
     let Some(node) = Node::start() else { return };
-    let mut work = plain("work", "exit 0");
-    let mut spec = work["spec"].take();
-    spec["restartPolicy"] = json!("Never");
+    let job = job("work", 50, 10, plain("work", "exit 0"));
+    let spec = &job["spec"]["template"]["spec"];
     let cron_jobs = "/apis/batch/v1/namespaces/default/cronjobs";
     let every_minute = json!({
         "apiVersion": "batch/v1", "kind": "CronJob",
         "metadata": { "name": "clock" },
         "spec": {
             "schedule": "* * * * *",
-            "jobTemplate": { "spec": { "template": { "spec": spec.clone() } } },
+            "jobTemplate": { "spec": { "template": { "spec": spec } } },
         },
     });
     node.admin().create(cron_jobs, &every_minute).unwrap().ok();
-    let job = json!({
-        "apiVersion": "batch/v1", "kind": "Job",
-        "metadata": { "name": "work" },
-        "spec": { "completions": 50, "parallelism": 10, "template": { "spec": spec } },
-    });
-    let jobs = "/apis/batch/v1/namespaces/default/jobs";
     let begun = Instant::now();
-    node.admin().create(jobs, &job).unwrap().ok();
-    let status = || node.admin().get(&format!("{jobs}/work"))["status"].clone();
+    node.admin().create(JOBS, &job).unwrap().ok();
+    let status = || node.admin().get(&format!("{JOBS}/work"))["status"].clone();
     let completed = node.wait("the job is complete", status, |status| {
         status["succeeded"] == 50 && status["completionTime"].is_string()
     });

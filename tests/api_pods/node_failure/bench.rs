@@ -6,7 +6,8 @@ use super::{
         cluster::{Cluster, Machine},
         controlplane::{Options, link::address_in},
         node::{PODS, WAITS, condition, is_ready, plain},
-        support::{cri::Cri, pause},
+        scale::DEPLOYMENTS,
+        support::{cri::Cri, pause, process::Stopped},
         two_nodes::web_service,
         upstream::Kubelet,
     },
@@ -15,6 +16,7 @@ use super::{
 use nodelet::cri::v1::{Container, ContainerState};
 use serde_json::{Value, json};
 use std::{
+    cell::{Cell, RefCell},
     collections::BTreeMap,
     path::{Path, PathBuf},
     time::Duration,
@@ -25,7 +27,7 @@ const NODE: &str = "node2";
 /// The workloads: of a Deployment, a StatefulSet, a DaemonSet and a Job. Each has one pod on
 /// `node2`.
 pub const WORKLOADS: [&str; 4] = ["web", "db", "daemon", "work"];
-/// A pod that is bound to `node2` while the node is cut off.
+/// A pod that is bound to `node2` during a fault.
 pub const LATE: &str = "late";
 
 /// The agent of `node2`.
@@ -92,7 +94,8 @@ impl Timings {
     /// How long a step of an experiment may take.
     pub fn deadline(self) -> Duration {
         match self {
-            Self::Short => Duration::from_secs(120),
+            // The kubelet sees that a runtime hangs when its calls are late, after minutes.
+            Self::Short => Duration::from_secs(300),
             Self::Real => Duration::from_secs(900),
         }
     }
@@ -125,6 +128,10 @@ pub type Originals = BTreeMap<&'static str, Original>;
 
 /// Fields are dropped in this order.
 pub struct Bench {
+    /// The container runtime of `node2`, while it hangs.
+    frozen: RefCell<Option<Stopped>>,
+    /// Whether the container runtime of `node2` answers.
+    runtime_answers: Cell<bool>,
     /// The agent of `node2`, where it is not that of the cluster.
     kubelet: Option<Kubelet>,
     cluster: Cluster,
@@ -151,7 +158,8 @@ impl Bench {
             }
         };
         let runtimes = cluster.nodes.each_ref().map(|node| Cri::new(&node.containerd.socket()));
-        let bench = Self { kubelet, cluster, runtimes, timings };
+        let (frozen, runtime_answers) = (RefCell::default(), Cell::new(true));
+        let bench = Self { frozen, runtime_answers, kubelet, cluster, runtimes, timings };
         bench.cluster.nodes[0].agent.start();
         bench.start_agent();
         bench.cluster.install_network();
@@ -183,6 +191,74 @@ impl Bench {
             Some(kubelet) => kubelet.kill(),
             None => self.node().agent.kill(),
         }
+    }
+
+    /// `kill -9` to the container runtime of `node2`. Its containers run on.
+    pub fn kill_runtime(&self) {
+        self.runtime_answers.set(false);
+        self.node().containerd.kill();
+    }
+
+    /// Starts the container runtime of `node2` again.
+    pub fn start_runtime(&self) {
+        self.node().containerd.start_again();
+        self.runtime_answers.set(true);
+    }
+
+    /// Has the container runtime of `node2` stand still.
+    pub fn freeze_runtime(&self) {
+        self.runtime_answers.set(false);
+        self.frozen.replace(Some(self.node().containerd.freeze()));
+    }
+
+    /// Has it go on.
+    pub fn thaw_runtime(&self) {
+        self.frozen.take();
+        self.runtime_answers.set(true);
+    }
+
+    /// Cordons `node2` and evicts pods, as `kubectl drain` does.
+    #[track_caller]
+    pub fn drain(&self, evicted: &[&Original]) {
+        self.cluster.plane.kubectl_text(&["cordon", NODE]);
+        for Original { name, .. } in evicted {
+            let metadata = json!({ "name": name });
+            let eviction =
+                json!({ "apiVersion": "policy/v1", "kind": "Eviction", "metadata": metadata });
+            self.create(&format!("{PODS}/{name}/eviction"), &eviction);
+        }
+    }
+
+    /// Has all pods run on `node2`.
+    pub fn use_node_alone(&self) {
+        self.cluster.plane.kubectl_text(&["cordon", "node1"]);
+    }
+
+    /// Creates an object in a collection.
+    #[track_caller]
+    pub fn create(&self, collection: &str, object: &Value) {
+        self.cluster.plane.admin.create(collection, object).unwrap().ok();
+    }
+
+    /// Changes the Deployment `web`.
+    #[track_caller]
+    pub fn change_web(&self, patch: &Value) {
+        self.cluster.plane.admin.patch(&format!("{DEPLOYMENTS}/web"), patch).unwrap().ok();
+    }
+
+    /// The uids of the pods of which a container runs on `node2`.
+    pub fn running_pods(&self) -> Vec<String> {
+        running(&self.runtimes[1].containers())
+    }
+
+    /// Waits between two looks.
+    pub fn pause(&self) {
+        pause(Duration::from_millis(100));
+    }
+
+    /// Lets `node2` take pods again.
+    pub fn uncordon(&self) {
+        self.cluster.plane.kubectl_text(&["uncordon", NODE]);
     }
 
     /// Whether the agent of `node2` runs.
@@ -231,7 +307,7 @@ impl Bench {
     /// Makes the workloads and waits until they are Ready, with a pod of each on `node2`.
     #[track_caller]
     pub fn place(&self) -> Originals {
-        self.cluster.plane.kubectl_text(&["cordon", "node1"]);
+        self.use_node_alone();
         for object in workloads(&self.shared_dir()) {
             self.cluster.apply(&object.to_string());
         }
@@ -272,7 +348,7 @@ impl Bench {
     pub fn create_late_pod(&self) {
         let mut pod = plain(LATE, WAITS);
         pod["spec"]["nodeName"] = json!(NODE);
-        self.cluster.plane.admin.create(PODS, &pod).unwrap().ok();
+        self.create(PODS, &pod);
     }
 
     /// Deletes pods by force: their objects are gone at once.
@@ -308,7 +384,8 @@ impl Bench {
         }
     }
 
-    fn pods(&self) -> Vec<Value> {
+    /// All pods.
+    pub fn pods(&self) -> Vec<Value> {
         self.cluster.plane.admin.get(PODS)["items"].as_array().cloned().unwrap_or_default()
     }
 
@@ -324,12 +401,15 @@ impl Bench {
         note("endpoint of the Service".to_owned(), self.endpoint());
         // The pods are read first: a container that still runs after that has no object.
         let pods = self.pods();
-        let running = running(&self.runtimes[1].containers());
+        let answers = self.runtime_answers.get();
+        let running = answers.then(|| self.running_pods());
         for (app, original) in originals {
             let pod = pods.iter().find(|pod| pod["metadata"]["uid"] == *original.uid);
             note(format!("pod {app}"), pod_state(pod));
-            let runs = running.contains(&original.uid);
-            note(format!("container {app}"), if runs { "running" } else { "stopped" });
+            if let Some(running) = &running {
+                let runs = running.contains(&original.uid);
+                note(format!("container {app}"), if runs { "running" } else { "stopped" });
+            }
             let volumes = self.root_dir().join("pods").join(&original.uid).join("volumes");
             note(format!("volumes {app}"), if volumes.exists() { "there" } else { "removed" });
             let new = |pod: &&Value| {
@@ -342,7 +422,7 @@ impl Bench {
             note(format!("pod {LATE}"), pod_state(Some(late)));
         }
         note("db on two nodes".to_owned(), if self.ran_twice().is_some() { "yes" } else { "no" });
-        pause(Duration::from_millis(100));
+        self.pause();
         facts
     }
 
@@ -380,9 +460,12 @@ fn container_of(pod: &Value) -> Value {
     pod["status"]["containerStatuses"][0]["containerID"].clone()
 }
 
-/// The uids of the pods of running containers.
+/// The uids of the pods of running containers, without those of the pod network.
 fn running(containers: &[Container]) -> Vec<String> {
-    let running = containers.iter().filter(|one| one.state() == ContainerState::ContainerRunning);
+    let running = containers.iter().filter(|one| {
+        one.state() == ContainerState::ContainerRunning
+            && one.labels.get("io.kubernetes.pod.namespace").is_some_and(|name| name == "default")
+    });
     running.filter_map(|one| one.labels.get("io.kubernetes.pod.uid").cloned()).collect()
 }
 

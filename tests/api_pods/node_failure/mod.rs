@@ -1,7 +1,8 @@
 //! The classic experiments of node failure: an agent that is away, for shorter or longer than pods
-//! tolerate it, or until its pods were deleted by force, and a node that is cut off from the API
-//! server. docs/node-failure.md has the timelines, with real timings, of nodelet and the upstream
-//! kubelet.
+//! tolerate it, or until its pods were deleted by force; a node that is cut off from the API server;
+//! a container runtime that stops or hangs; a node that is drained. docs/node-failure.md has the
+//! timelines, with real timings, of nodelet and the upstream kubelet, and one of many pods that come
+//! and go (`rollout`).
 //!
 //! ```text
 //!   place the workloads ─► begin the fault ─► wait until the control plane has done what the
@@ -9,6 +10,7 @@
 //! ```
 
 mod bench;
+mod rollout;
 mod timeline;
 
 use super::{
@@ -27,6 +29,12 @@ enum Fault {
     AgentStopped,
     /// Packets between it and the API server are lost.
     Cut(Direction),
+    /// Its container runtime is killed, and started again at the end. Containers run on.
+    RuntimeStopped,
+    /// Its container runtime stands still.
+    RuntimeHung,
+    /// Its pods are evicted, as `kubectl drain` does. In the end it takes pods again.
+    Drained,
 }
 
 /// What the control plane does before the fault ends.
@@ -40,6 +48,8 @@ enum Length {
     Evicted,
     /// It marks the node and its pods, which a person then deletes by force.
     Forced,
+    /// It replaces the pods, which the agent has stopped.
+    Moved,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -87,17 +97,29 @@ const CUT_LONG: Experiment = Experiment::cut(
     Length::Evicted,
 );
 
-/// In the order of docs/node-failure.md. Those of a row share a cluster.
-const ALL: [&[Experiment]; 2] = [
-    &[AWAY_BRIEFLY, AWAY_LONG, AWAY_FORCED],
-    &[CUT_UNNOTICED, CUT_BOTH, CUT_TO_NODE, CUT_FROM_NODE, CUT_LONG],
-];
+const RUNTIME_UNNOTICED: Experiment = Experiment {
+    title: "containerd is away briefly",
+    fault: Fault::RuntimeStopped,
+    length: Length::Unnoticed,
+};
+const RUNTIME_STOPPED: Experiment = Experiment {
+    title: "containerd is away for longer",
+    fault: Fault::RuntimeStopped,
+    length: Length::NotReady,
+};
+const RUNTIME_HUNG: Experiment =
+    Experiment { title: "containerd hangs", fault: Fault::RuntimeHung, length: Length::NotReady };
+const DRAINED: Experiment =
+    Experiment { title: "The node is drained", fault: Fault::Drained, length: Length::Moved };
 
 impl Fault {
-    fn begin(self, bench: &Bench) {
+    fn begin(self, bench: &Bench, originals: &Originals) {
         match self {
             Self::AgentStopped => bench.kill_agent(),
             Self::Cut(direction) => bench.lose(direction, true),
+            Self::RuntimeStopped => bench.kill_runtime(),
+            Self::RuntimeHung => bench.freeze_runtime(),
+            Self::Drained => bench.drain(&EVICTED.map(|app| &originals[app])),
         }
     }
 
@@ -105,6 +127,9 @@ impl Fault {
         match self {
             Self::AgentStopped => bench.start_agent(),
             Self::Cut(direction) => bench.lose(direction, false),
+            Self::RuntimeStopped => bench.start_runtime(),
+            Self::RuntimeHung => bench.thaw_runtime(),
+            Self::Drained => bench.uncordon(),
         }
     }
 
@@ -113,21 +138,44 @@ impl Fault {
         match self {
             Self::AgentStopped => ["the agent is stopped", "the agent is started"],
             Self::Cut(_) => ["packets are lost", "packets arrive again"],
+            Self::RuntimeStopped => ["containerd is stopped", "containerd is started"],
+            Self::RuntimeHung => ["containerd hangs", "containerd goes on"],
+            Self::Drained => ["the node is drained", "the node takes pods again"],
         }
     }
 
-    /// Whether the agent runs meanwhile.
-    fn is_cut(self) -> bool {
+    /// Whether the agent runs and can't start a pod meanwhile.
+    fn holds_up_pods(self) -> bool {
         match self {
-            Self::AgentStopped => false,
-            Self::Cut(_) => true,
+            Self::AgentStopped | Self::Drained => false,
+            Self::Cut(_) | Self::RuntimeStopped | Self::RuntimeHung => true,
         }
+    }
+
+    /// The state of the node while the fault lasts, and why it is tainted: it says so itself, or the
+    /// controllers do not hear of it.
+    fn marked(self) -> [&'static str; 2] {
+        match self {
+            Self::AgentStopped | Self::Cut(_) => ["Unknown", "unreachable"],
+            Self::RuntimeStopped | Self::RuntimeHung => ["not Ready", "not-ready"],
+            Self::Drained => ["Ready", "none"],
+        }
+    }
+
+    /// Whether the node is marked, and the pods of a node that is not heard of.
+    fn is_marked(self, timeline: &Timeline) -> bool {
+        let [node, taint] = self.marked();
+        let pods = node != "Unknown" || all(timeline, "pod", &WORKLOADS, "not Ready");
+        timeline.state("node") == node
+            && all(timeline, "taint", &["NoSchedule", "NoExecute"], taint)
+            && pods
     }
 }
 
 /// An experiment under way: its timeline, and what it looks at.
 struct Run<'a> {
     bench: &'a Bench,
+    /// The pods on the node before.
     originals: Originals,
     began: Instant,
     timeline: Timeline,
@@ -158,18 +206,18 @@ impl Run<'_> {
     }
 }
 
-/// Whether the node and all its pods are marked.
-fn is_marked(timeline: &Timeline) -> bool {
-    timeline.state("node") == "Unknown"
-        && timeline.state("taint NoSchedule") == "unreachable"
-        && timeline.state("taint NoExecute") == "unreachable"
-        && all(timeline, "pod", &WORKLOADS, "not Ready")
-}
-
 /// Whether `KIND WORKLOAD` is in a state that begins like this, for all these workloads.
 fn all(timeline: &Timeline, kind: &str, workloads: &[&str], state: &str) -> bool {
     let mut states = workloads.iter().map(|app| timeline.state(&format!("{kind} {app}")));
     states.all(|now| now.starts_with(state))
+}
+
+/// Whether nothing is left of the pods of these workloads, and there are new ones.
+fn are_replaced(timeline: &Timeline, workloads: &[&str]) -> bool {
+    all(timeline, "pod", workloads, "gone")
+        && all(timeline, "container", workloads, "stopped")
+        && all(timeline, "volumes", workloads, "removed")
+        && all(timeline, "replacement", workloads, "Ready")
 }
 
 /// What has a pod elsewhere when its node is away; a DaemonSet has not, and a StatefulSet must not.
@@ -185,7 +233,7 @@ impl Experiment {
         let [begun, ended] = self.fault.marks();
         let timeline = Timeline::begin(begun, bench.observe(&originals));
         let mut run = Run { bench, originals, began: Instant::now(), timeline };
-        self.fault.begin(bench);
+        self.fault.begin(bench, &run.originals);
         self.watch_fault(&mut run);
         run.mark(ended);
         self.fault.end(bench);
@@ -209,7 +257,9 @@ impl Experiment {
                 run.watch_until("the time is over", |_, elapsed| elapsed >= enough);
             }
             Length::NotReady => {
-                run.watch_until("the pods are marked", |timeline, _| is_marked(timeline));
+                run.watch_until("the pods are marked", |timeline, _| {
+                    self.fault.is_marked(timeline)
+                });
             }
             Length::Evicted => {
                 run.watch_until("the pods are replaced", |timeline, _| {
@@ -220,7 +270,9 @@ impl Experiment {
                 assert_eq!(run.timeline.state("pod daemon"), "not Ready");
             }
             Length::Forced => {
-                run.watch_until("the pods are marked", |timeline, _| is_marked(timeline));
+                run.watch_until("the pods are marked", |timeline, _| {
+                    self.fault.is_marked(timeline)
+                });
                 run.mark("the pods are deleted by force");
                 run.bench.delete_by_force(&run.originals);
                 run.watch_until("they are replaced", |timeline, _| {
@@ -228,28 +280,27 @@ impl Experiment {
                         && all(timeline, "replacement", &EVICTED, "Ready")
                 });
             }
+            Length::Moved => run.watch_until("the pods are replaced", |timeline, _| {
+                are_replaced(timeline, &EVICTED)
+            }),
         }
     }
 
-    /// Whether a pod is bound to the node while it is cut off: one that the agent can only know
-    /// when its watch is not half open any more.
+    /// Whether a pod is bound to the node that the agent can only start when the fault is over, and
+    /// of which it may not know before.
     fn has_late_pod(&self) -> bool {
         let lasts = matches!(self.length, Length::Unnoticed | Length::NotReady);
-        lasts && self.fault.is_cut()
+        lasts && self.fault.holds_up_pods()
     }
 
     /// Whether everything is as it must be in the end.
     fn is_over(&self, timeline: &Timeline) -> bool {
-        let stopped = |workloads: &[&str]| {
-            all(timeline, "pod", workloads, "gone")
-                && all(timeline, "container", workloads, "stopped")
-                && all(timeline, "volumes", workloads, "removed")
-                && all(timeline, "replacement", workloads, "Ready")
-        };
         let pods = match self.length {
             Length::Unnoticed | Length::NotReady => all(timeline, "pod", &WORKLOADS, "Ready"),
-            Length::Evicted => stopped(&EVICTED) && timeline.state("pod daemon") == "Ready",
-            Length::Forced => stopped(&WORKLOADS),
+            Length::Evicted | Length::Moved => {
+                are_replaced(timeline, &EVICTED) && timeline.state("pod daemon") == "Ready"
+            }
+            Length::Forced => are_replaced(timeline, &WORKLOADS),
         };
         let late = !self.has_late_pod() || timeline.state(&format!("pod {LATE}")) == "Ready";
         pods && late
@@ -264,7 +315,7 @@ impl Experiment {
         let table = side_by_side(&[("here", timeline)]);
         let kept: &[&str] = match self.length {
             Length::Unnoticed | Length::NotReady => &WORKLOADS,
-            Length::Evicted => &["daemon"],
+            Length::Evicted | Length::Moved => &["daemon"],
             Length::Forced => &[],
         };
         for app in kept {
@@ -273,10 +324,12 @@ impl Experiment {
         }
         match self.length {
             Length::Unnoticed => {
-                assert!(!timeline.has_seen("node", "Unknown"), "{table}");
+                for marked in ["Unknown", "not Ready"] {
+                    assert!(!timeline.has_seen("node", marked), "{table}");
+                }
                 assert!(!timeline.has_seen("endpoint of the Service", "not ready"), "{table}");
             }
-            Length::NotReady | Length::Evicted => {}
+            Length::NotReady | Length::Evicted | Length::Moved => {}
             // A person has said that the first one does not run.
             Length::Forced => return,
         }
@@ -346,9 +399,38 @@ fn network_cut_for_longer_than_pods_tolerate() {
 /// that they see the same change up to 5 s sooner or later.
 const CONTROLLERS_LOOK_EVERY: Duration = Duration::from_secs(5);
 
-#[test]
-#[ignore = "it takes a quarter of an hour: make node-failure"]
-fn beside_the_upstream_kubelet() {
+/// An experiment that nodelet and the kubelet went through.
+struct Compared {
+    title: &'static str,
+    ours: Timeline,
+    theirs: Timeline,
+    /// The number of the first phase whose end depends on the agent.
+    first: usize,
+}
+
+/// Experiments that share a cluster. Both agents go through them at the same time.
+fn both(binary: &Path, timings: Timings, experiments: &[Experiment]) -> Option<Vec<Compared>> {
+    let candidates = [Candidate::Nodelet, Candidate::Kubelet(binary.to_owned())];
+    let [ours, theirs] = std::thread::scope(|scope| {
+        let run = |of| scope.spawn(move || timelines(of, timings, experiments));
+        candidates.each_ref().map(run).map(|thread| thread.join().unwrap())
+    });
+    let timelines = ours?.into_iter().zip(theirs?);
+    let compared = experiments.iter().zip(timelines).map(|(experiment, (ours, theirs))| {
+        let first = match experiment.length {
+            Length::Moved => 0,
+            Length::Unnoticed | Length::NotReady | Length::Evicted | Length::Forced => {
+                ours.phases() - 1
+            }
+        };
+        Compared { title: experiment.title, ours, theirs, first }
+    });
+    Some(compared.collect())
+}
+
+/// Runs experiments with both agents, and writes the timelines to a file with this name.
+#[track_caller]
+fn beside(name: &str, compare: impl FnOnce(&Path, Timings) -> Option<Vec<Compared>>) {
     let Some(binary) = upstream::binary() else {
         skip_without(&[(false, "an upstream kubelet or Go to build it")]);
         return;
@@ -357,29 +439,53 @@ fn beside_the_upstream_kubelet() {
         Some(text) if text == "short" => Timings::Short,
         Some(_) | None => Timings::Real,
     };
-    let candidates = [Candidate::Nodelet, Candidate::Kubelet(binary.clone())];
-    let results = std::thread::scope(|scope| {
-        let started = ALL.map(|row| {
-            candidates.each_ref().map(|of| scope.spawn(move || timelines(of, timings, row)))
-        });
-        started.map(|row| row.map(|thread| thread.join().unwrap()))
-    });
+    let Some(compared) = compare(&binary, timings) else { return };
     let version = upstream::version(&binary);
     let mut text = format!("Timings: {timings:?}. The kubelet is {version}.\n");
     let mut slower = Vec::new();
-    for (row, results) in ALL.into_iter().zip(results) {
-        let [Some(ours), Some(theirs)] = results else { return };
-        for (experiment, (ours, theirs)) in row.iter().zip(ours.iter().zip(&theirs)) {
-            let table = side_by_side(&[("nodelet", ours), ("kubelet", theirs)]);
-            write!(text, "\n{}\n\n{table}", experiment.title).unwrap();
-            let late = ours.slower_than(theirs, CONTROLLERS_LOOK_EVERY);
-            slower.extend(late.into_iter().map(|what| format!("{}: {what}", experiment.title)));
-        }
+    for Compared { title, ours, theirs, first } in &compared {
+        let table = side_by_side(&[("nodelet", ours), ("kubelet", theirs)]);
+        write!(text, "\n{title}\n\n{table}").unwrap();
+        let late = ours.slower_than(theirs, *first, CONTROLLERS_LOOK_EVERY);
+        slower.extend(late.into_iter().map(|what| format!("{title}: {what}")));
     }
     let dir = Path::new(env!("CARGO_TARGET_TMPDIR")).with_file_name("node-failure");
     fs::create_dir_all(&dir).unwrap();
-    let file = dir.join("timelines.txt");
+    let file = dir.join(format!("{name}.txt"));
     fs::write(&file, &text).unwrap();
     say_loudly(&format!("{text}\nThis is in {}", file.display()));
     assert!(slower.is_empty(), "nodelet is slower:\n{}", slower.join("\n"));
+}
+
+#[test]
+#[ignore = "takes ten minutes: make node-failure"]
+fn beside_the_kubelet_the_agent_is_away() {
+    beside("agent", |binary, timings| {
+        both(binary, timings, &[AWAY_BRIEFLY, AWAY_LONG, AWAY_FORCED])
+    });
+}
+
+#[test]
+#[ignore = "takes ten minutes: make node-failure"]
+fn beside_the_kubelet_the_network_is_cut() {
+    let experiments = [CUT_UNNOTICED, CUT_BOTH, CUT_TO_NODE, CUT_FROM_NODE, CUT_LONG];
+    beside("network", |binary, timings| both(binary, timings, &experiments));
+}
+
+#[test]
+#[ignore = "takes five minutes: make node-failure"]
+fn beside_the_kubelet_the_runtime_is_away_or_the_node_is_drained() {
+    let experiments = [RUNTIME_UNNOTICED, RUNTIME_STOPPED, RUNTIME_HUNG, DRAINED];
+    beside("runtime", |binary, timings| both(binary, timings, &experiments));
+}
+
+/// One agent after the other, so that neither waits for the other's containers.
+#[test]
+#[ignore = "takes ten minutes: make node-failure"]
+fn beside_the_kubelet_many_pods_come_and_go() {
+    beside("rollout", |binary, _| {
+        let candidates = [Candidate::Nodelet, Candidate::Kubelet(binary.to_owned())];
+        let [ours, theirs] = candidates.each_ref().map(rollout::timeline);
+        Some(vec![Compared { title: rollout::TITLE, ours: ours?, theirs: theirs?, first: 0 }])
+    });
 }

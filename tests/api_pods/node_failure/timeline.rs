@@ -47,7 +47,8 @@ impl Timeline {
         self.phases.push(Phase { mark: mark.to_owned(), at, moments: Vec::new() });
     }
 
-    /// Notes every fact that has changed. Times are since the beginning.
+    /// Notes every fact that has changed. What `facts` does not have is as it was. Times are since
+    /// the beginning.
     pub fn note(&mut self, facts: Facts, at: Duration) {
         let phase = self.phases.last_mut().expect("it begins with a mark");
         for (subject, state) in &facts {
@@ -59,7 +60,17 @@ impl Timeline {
                 });
             }
         }
-        self.facts = facts;
+        self.facts.extend(facts);
+    }
+
+    /// Has everything that is noted next count as a change.
+    pub fn forget(&mut self) {
+        self.facts.clear();
+    }
+
+    /// The number of marks.
+    pub fn phases(&self) -> usize {
+        self.phases.len()
     }
 
     /// The state of something as last noted; empty for what was never seen.
@@ -80,20 +91,32 @@ impl Timeline {
         found.map(|moment| moment.after)
     }
 
-    /// Where this timeline came to its final state later than the other one, after the last mark,
-    /// by more than `slack`.
-    pub fn slower_than(&self, other: &Self, slack: Duration) -> Vec<String> {
-        let subjects = self.facts.keys();
-        let late = subjects.filter_map(|subject| {
-            let (state, other_state) = (self.state(subject), other.state(subject));
+    /// Where something came to its last state between two marks more than `slack` later in this
+    /// timeline than in the other one, from the mark with the number `first` on.
+    pub fn slower_than(&self, other: &Self, first: usize, slack: Duration) -> Vec<String> {
+        let phases = self.phases.iter().zip(&other.phases).skip(first);
+        phases.flat_map(|(ours, theirs)| ours.slower_than(theirs, slack)).collect()
+    }
+}
+
+impl Phase {
+    /// The last state of everything that changed.
+    fn last(&self) -> BTreeMap<&str, (&str, Duration)> {
+        let moments = self.moments.iter();
+        moments.map(|one| (one.subject.as_str(), (one.state.as_str(), one.after))).collect()
+    }
+
+    fn slower_than(&self, other: &Self, slack: Duration) -> Vec<String> {
+        let others = other.last();
+        let late = self.last().into_iter().filter_map(|(subject, (state, ours))| {
             // A replacement may be Ready on another node.
             let kind = |state: &str| state.split(' ').next().map(str::to_owned);
-            if kind(state) != kind(other_state) {
-                return None;
-            }
-            let ours = self.since_last_mark(subject, state)?;
-            // What has not changed there took no time there.
-            let theirs = other.since_last_mark(subject, other_state).unwrap_or_default();
+            let theirs = match others.get(subject) {
+                Some((other_state, _)) if kind(other_state) != kind(state) => return None,
+                Some((_, theirs)) => *theirs,
+                // What has not changed there took no time there.
+                None => Duration::ZERO,
+            };
             (ours > theirs + slack).then(|| {
                 let (ours, theirs) = (seconds(Some(ours)), seconds(Some(theirs)));
                 format!("{subject} {state}: {ours}, and {theirs} in the other one")
@@ -235,9 +258,10 @@ mod tests {
     #[test]
     fn who_is_slower_is_named() {
         let (fast, slow) = (outage(2), outage(9));
-        assert_eq!(fast.slower_than(&slow, at(1)), Vec::<String>::new());
-        assert_eq!(slow.slower_than(&fast, at(7)), Vec::<String>::new());
-        let late = slow.slower_than(&fast, at(6));
+        assert_eq!(fast.slower_than(&slow, 0, at(1)), Vec::<String>::new());
+        assert_eq!(slow.slower_than(&fast, 0, at(7)), Vec::<String>::new());
+        let late = slow.slower_than(&fast, 1, at(6));
         assert_eq!(late, ["pod web Ready: 9.0 s, and 2.0 s in the other one"]);
+        assert_eq!(slow.slower_than(&fast, 2, at(6)), Vec::<String>::new());
     }
 }
