@@ -9,7 +9,7 @@ use crate::{
     measure::{CALM, Plan, cpu_percent},
     probed::{Client, Server},
     process::{Process, cpu_of},
-    results::{Figures, Row, SCRAPE_PERIODS, UPDATE_MIB, UPDATES},
+    results::{Figures, Row, SCRAPE_PERIODS, SCRAPES, UPDATE_MIB, UPDATES},
     sightings::percentile,
     stage::{Candidate, Moment, Stage, now, pause, seconds},
     support::{
@@ -43,9 +43,6 @@ const LOG_MIB: u64 = 10;
 /// How fast a log is written, and for how long: past the kubelet's interval of 10 s.
 const LOG_RATE_MIB: u64 = 200;
 const LOG_TIME: Duration = Duration::from_secs(12);
-/// The number of scrapes at least: the runtime's shims work by themselves, now more and now less, and
-/// in a shorter time that would be a large part of the difference.
-const SCRAPES: u32 = 16;
 /// What Prometheus reads of a node.
 const SCRAPED: [&str; 4] =
     ["/metrics", "/metrics/cadvisor", "/metrics/probes", "/metrics/resource"];

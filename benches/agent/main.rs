@@ -7,7 +7,7 @@
 //! | `BENCH_ROUNDS` | 3 | how often each candidate plays the act of speed |
 //! | `BENCH_SINGLES` | 5 | how often a round measures one pod, and each Deployment |
 //! | `BENCH_PODS` | 110 | pods of a full node |
-//! | `BENCH_IDLE` | 60 | seconds of each idle window |
+//! | `BENCH_IDLE` | 60 | seconds of each idle window; scrapes every 15 s have four minutes at least |
 //! | `BENCH_IDLE_ROUNDS` | 1 | how often each candidate plays the act of idleness; 0 for never |
 //! | `BENCH_PRESSURE_ROUNDS` | 1 | how often each candidate plays the act of pressure; 0 for never |
 //! | `BENCH_CLUSTER_ROUNDS` | 1 | how often each candidate plays the act in a cluster; 0 for never |

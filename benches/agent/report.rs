@@ -3,7 +3,7 @@
 use crate::{
     measure::Plan,
     plot,
-    results::{Figures, Goal, Row, Table},
+    results::{Figures, Goal, Row, SCRAPE_PERIODS, SCRAPES, Table},
     stage::Candidate,
 };
 use serde_json::{Value, json};
@@ -134,7 +134,11 @@ fn circumstances(facts: &Value, table: Table, has_floor: bool) -> String {
     let idle = text("/plan/idle_seconds");
     let windows = match table {
         Table::Agent => format!("; windows of {idle} s, {} each", text("/plan/idle_rounds")),
-        Table::Features | Table::Api => format!("; windows of {idle} s"),
+        Table::Features => {
+            let scrapes = (SCRAPE_PERIODS[0] * SCRAPES).as_secs();
+            format!("; windows of {idle} s, and of {scrapes} s for scrapes every 15 s")
+        }
+        Table::Api => format!("; windows of {idle} s"),
         Table::ApiPods => String::new(),
     };
     format!(

@@ -174,7 +174,7 @@ impl EvictionTask {
                         self.record_node_event(EventKind::Warning, "SystemOOM", oom.message());
                     }
                     KernelReport::Stalled => {
-                        tracing::debug!("tasks wait for memory, which is read now");
+                        tracing::debug!("tasks wait for memory: reading it now");
                     }
                 },
                 changed = self.channels.disks.latest.changed() => {

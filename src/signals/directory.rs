@@ -1,6 +1,6 @@
 //! A directory with files of the kernel, opened once. The path of a cgroup has about ten names, and
-//! some twenty files are read there: looking the path up again for each of them would take longer
-//! than what the files tell.
+//! some twenty files are read there: looking up the whole path for each of them took a third of the
+//! time of a scrape.
 
 use super::{NoReading, read_file, unreadable};
 use nix::{

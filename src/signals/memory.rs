@@ -192,13 +192,9 @@ struct CgroupFiles {
 impl CgroupFiles {
     fn new(directory: &Path) -> Self {
         let file = |name: &str| KeptFile::new(directory.join(name));
-        let (v1, v2) = (file("memory.usage_in_bytes"), file("memory.current"));
-        let (usage, limit, v1) = match v1.path().exists() {
-            true => (v1, "memory.limit_in_bytes", true),
-            false => (v2, "memory.max", false),
-        };
-        let (stat, limit) = (file("memory.stat"), file(limit));
-        Self { directory: directory.to_owned(), stat, usage, limit, v1 }
+        let v1 = directory.join(USAGE_V1).exists();
+        let (usage, limit) = (file(usage_file(v1)), file(limit_file(v1)));
+        Self { directory: directory.to_owned(), stat: file("memory.stat"), usage, limit, v1 }
     }
 
     fn limit(&mut self) -> Result<Option<u64>, NoReading> {
@@ -208,7 +204,7 @@ impl CgroupFiles {
 
     fn usage(&mut self) -> Result<u64, NoReading> {
         let usage = core::number(&self.usage.read()?);
-        usage.ok_or_else(|| absurd(self.usage.path(), "it holds no number"))
+        usage.ok_or_else(|| absurd(self.usage.path(), NO_NUMBER))
     }
 
     fn working_set(&mut self) -> Result<u64, NoReading> {
@@ -216,6 +212,18 @@ impl CgroupFiles {
         let text = |name: &str| read(&self.directory.join(name)).ok();
         working_set(&self.directory, self.v1, usage, &self.stat.read()?, text)
     }
+}
+
+/// Only cgroup v1 has it.
+const USAGE_V1: &str = "memory.usage_in_bytes";
+const NO_NUMBER: &str = "it holds no number";
+
+fn usage_file(v1: bool) -> &'static str {
+    if v1 { USAGE_V1 } else { "memory.current" }
+}
+
+fn limit_file(v1: bool) -> &'static str {
+    if v1 { "memory.limit_in_bytes" } else { "memory.max" }
 }
 
 /// The working set of a cgroup, in bytes, by what it uses and the text of its `memory.stat`. `text`
@@ -284,12 +292,10 @@ struct MemoryUse {
 
 impl MemoryUse {
     fn of(directory: &Directory<'_>) -> Result<Self, NoReading> {
-        let v1 = directory.text("memory.usage_in_bytes");
-        let (file, v1, text) = match v1 {
-            Some(text) => ("memory.usage_in_bytes", true, text),
-            None => ("memory.current", false, directory.read("memory.current")?),
-        };
-        let lacks = || absurd(&directory.path().join(file), "it holds no number");
+        let of_v1 = directory.text(USAGE_V1);
+        let v1 = of_v1.is_some();
+        let text = of_v1.map_or_else(|| directory.read(usage_file(v1)), Ok)?;
+        let lacks = || absurd(&directory.path().join(usage_file(v1)), NO_NUMBER);
         let usage = core::number(&text).ok_or_else(lacks)?;
         let stat = directory.read("memory.stat")?;
         let text = |name: &str| directory.text(name);
@@ -310,7 +316,7 @@ pub(super) fn cgroup_memory_stats(
     let line = |name: &str, key| core::keyed(&directory.text(name)?, key);
     let mut memory = core::memory_stats(&stat, v1);
     (memory.usage, memory.working_set) = (usage, working_set);
-    memory.limit = limit(if v1 { "memory.limit_in_bytes" } else { "memory.max" });
+    memory.limit = limit(limit_file(v1));
     let swap = if v1 {
         // Only counted where the kernel was started with `swapaccount`.
         let limit =
@@ -347,5 +353,5 @@ pub(super) fn cgroup_memory_stats(
 /// Why there is no reading.
 pub fn cgroup_tasks(directory: &Path) -> Result<u64, NoReading> {
     let path = directory.join("pids.current");
-    core::number(&read(&path)?).ok_or_else(|| absurd(&path, "it holds no number"))
+    core::number(&read(&path)?).ok_or_else(|| absurd(&path, NO_NUMBER))
 }

@@ -52,7 +52,7 @@ pub fn cgroup_stats(dirs: &CgroupDirs, depth: StatsDepth) -> Option<CgroupStats>
     Some(stats)
 }
 
-/// The directories of a cgroup, of which that of its memory stays open.
+/// The directories of a cgroup. That of its memory stays open.
 struct Opened<'a> {
     dirs: &'a CgroupDirs,
     memory: Directory<'a>,
@@ -180,56 +180,55 @@ pub fn network(proc: &Path, pid: &str) -> Vec<InterfaceStats> {
 }
 
 fn cgroup_cpu(opened: &Opened<'_>, deep: bool) -> Option<CpuStats> {
-    let unified = opened.dirs.is_unified();
-    // Of cgroup v1 it tells of throttling alone.
-    let stat = (unified || deep).then(|| opened.with(&opened.dirs.cpu, |cpu| cpu.text("cpu.stat")));
-    let stat = stat.flatten();
-    let told = |name: &str| core::keyed(stat.as_deref()?, name);
-    let mut cpu = if unified {
-        let micros = |name: &str| told(name).map(Duration::from_micros);
-        CpuStats {
-            usage: micros("usage_usec")?,
-            user: micros("user_usec").unwrap_or_default(),
-            system: micros("system_usec").unwrap_or_default(),
-            ..CpuStats::default()
-        }
-    } else {
-        opened.with(&opened.dirs.cpuacct, |cpuacct| {
-            let nanos = |name: &str| number(cpuacct, name).map(Duration::from_nanos);
+    let Opened { dirs, .. } = opened;
+    if dirs.is_unified() {
+        return opened.with(&dirs.cpu, |cpu| {
+            let stat = cpu.text("cpu.stat")?;
+            let micros = |name: &str| core::keyed(&stat, name).map(Duration::from_micros);
+            let quota = || core::cpu_max(&cpu.text("cpu.max")?);
+            let shares = || number(cpu, "cpu.weight").map(core::shares_of_weight);
             Some(CpuStats {
-                usage: nanos("cpuacct.usage")?,
-                user: nanos("cpuacct.usage_user").unwrap_or_default(),
-                system: nanos("cpuacct.usage_sys").unwrap_or_default(),
-                ..CpuStats::default()
+                usage: micros("usage_usec")?,
+                user: micros("user_usec").unwrap_or_default(),
+                system: micros("system_usec").unwrap_or_default(),
+                shares: deep.then(shares).flatten(),
+                throttling: deep.then(quota).flatten().map(|quota| throttling(quota, &stat)),
             })
-        })?
-    };
-    if !deep {
-        return Some(cpu);
+        });
     }
-    let (shares, quota) = opened.with(&opened.dirs.cpu, |cpu| match unified {
-        true => (
-            number(cpu, "cpu.weight").map(core::shares_of_weight),
-            cpu.text("cpu.max").and_then(|text| core::cpu_max(&text)),
-        ),
-        false => (
-            number(cpu, "cpu.shares"),
+    let mut used = opened.with(&dirs.cpuacct, |cpuacct| {
+        let nanos = |name: &str| number(cpuacct, name).map(Duration::from_nanos);
+        Some(CpuStats {
+            usage: nanos("cpuacct.usage")?,
+            user: nanos("cpuacct.usage_user").unwrap_or_default(),
+            system: nanos("cpuacct.usage_sys").unwrap_or_default(),
+            ..CpuStats::default()
+        })
+    })?;
+    if deep {
+        (used.shares, used.throttling) = opened.with(&dirs.cpu, |cpu| {
             // -1 for none is no number.
-            number(cpu, "cpu.cfs_quota_us").zip(number(cpu, "cpu.cfs_period_us")),
-        ),
-    });
-    cpu.shares = shares;
-    cpu.throttling = quota.map(|(quota_micros, period_micros)| Throttling {
+            let quota = number(cpu, "cpu.cfs_quota_us").zip(number(cpu, "cpu.cfs_period_us"));
+            let stat = || cpu.text("cpu.stat").unwrap_or_default();
+            (number(cpu, "cpu.shares"), quota.map(|quota| throttling(quota, &stat())))
+        });
+    }
+    Some(used)
+}
+
+/// How a cgroup with a quota was throttled, by its `cpu.stat`.
+fn throttling((quota_micros, period_micros): (u64, u64), stat: &str) -> Throttling {
+    let told = |name: &str| core::keyed(stat, name);
+    let throttled = told("throttled_usec")
+        .map(Duration::from_micros)
+        .or_else(|| told("throttled_time").map(Duration::from_nanos));
+    Throttling {
         quota_micros,
         period_micros,
         periods: told("nr_periods").unwrap_or(0),
         throttled_periods: told("nr_throttled").unwrap_or(0),
-        throttled: told("throttled_usec")
-            .map(Duration::from_micros)
-            .or_else(|| told("throttled_time").map(Duration::from_nanos))
-            .unwrap_or_default(),
-    });
-    Some(cpu)
+        throttled: throttled.unwrap_or_default(),
+    }
 }
 
 fn devices(directory: &Directory<'_>, unified: bool) -> Vec<DeviceIo> {

@@ -785,7 +785,7 @@ async fn a_walk_that_runs_out_of_time_gives_a_lower_bound() {
 }
 
 #[tokio::test]
-async fn a_turn_has_one_thread_and_another_after_one_that_hangs() {
+async fn a_turn_has_one_thread_until_that_hangs_or_crashes() {
     let turns = std::sync::Arc::new(tokio::sync::Semaphore::new(1));
     let turn = walk::turn(&turns, SOON).await.unwrap();
     let thread = async || {
@@ -798,7 +798,12 @@ async fn a_turn_has_one_thread_and_another_after_one_that_hangs() {
     let hangs = move |_: &mut _| Ok(held.recv().is_ok());
     let hung = walk::on_thread(&turn, Path::new("/"), Duration::from_millis(20), hangs).await;
     assert!(matches!(hung, Err(WalkError::Late(_))), "{hung:?}");
-    assert_ne!(thread().await, first);
+    let second = thread().await;
+    assert_ne!(second, first);
+    let crashes = |_: &mut _| -> Result<(), WalkError> { panic!("as asked") };
+    let crashed = walk::on_thread(&turn, Path::new("/"), SOON, crashes).await;
+    assert!(matches!(crashed, Err(WalkError::Unreadable(_))), "{crashed:?}");
+    assert_ne!(thread().await, second);
     // What hangs keeps the turn.
     drop(turn);
     let late = walk::turn(&turns, Duration::from_millis(20)).await;

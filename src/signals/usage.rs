@@ -241,8 +241,8 @@ impl Measurer {
         self.runtime_walks.keep(is_there);
     }
 
-    /// The sizes of the logs of each container of pods, with the pods' places in `pods`. A pod is
-    /// missing when its logs can't be measured completely `within` this time, which is for all.
+    /// The sizes of the logs of each container of pods, with the pods' places in `pods`. `within` is
+    /// the time for all pods together. One whose logs can't be measured completely is missing.
     ///
     /// # Cancel safety
     /// Nothing is lost; a walk ends soon after.

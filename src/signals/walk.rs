@@ -96,7 +96,7 @@ pub(super) type Turns = Arc<Semaphore>;
 #[derive(Debug)]
 pub(super) struct Turn {
     permit: Arc<OwnedSemaphorePermit>,
-    /// The thread that works, which ends after the turn. One that hangs is left to itself.
+    /// The thread that works. It ends when the turn is dropped; one that hangs is abandoned.
     thread: Mutex<Option<mpsc::Sender<Work>>>,
 }
 
@@ -223,6 +223,8 @@ fn used_of_file_system(directory: &Path) -> Result<Space, NoReading> {
 
 /// Works on the thread of a turn. It may hang for as long as the file system does: the turn is
 /// taken for that long, and its owner goes on with another thread.
+///
+/// Cancel-safe: the work ends soon after, and what the turn's owner begins next waits for that.
 pub(super) async fn on_thread<T: Send + 'static>(
     turn: &Turn,
     directory: &Path,

@@ -85,13 +85,16 @@ impl Volumes {
     }
 
     /// Removes the pod's directory if it is [`DirOwner::Free`]. A crash between the two last steps
-    /// of a removal leaves such a directory.
+    /// of a removal leaves such a directory. One that has content by now stays.
     ///
     /// # Errors
-    /// When it can't be removed, or has content by now.
+    /// When it can't be removed.
     pub fn remove_free_dir(&self, uid: &PodUid) -> Result<(), VolumeError> {
         let directory = self.pod_dir(uid)?;
-        remove_empty(&directory).map_err(|source| io_error("remove", &directory, source))
+        match remove_empty(&directory) {
+            Err(source) if source.kind() == io::ErrorKind::DirectoryNotEmpty => Ok(()),
+            removed => removed.map_err(|source| io_error("remove", &directory, source)),
+        }
     }
 
     /// Makes the pod's directory (0750) and marks it as `owner`'s and the pod's. Nothing to do when

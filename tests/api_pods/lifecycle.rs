@@ -2,6 +2,7 @@
 
 use super::{
     node::{Node, PODS, WAITS, is_ready, plain},
+    scale::{DEPLOYMENTS, JOBS, deployment, job},
     support::{agent::NODE_NAME, status::Status},
 };
 use serde_json::{Value, json};
@@ -266,19 +267,11 @@ fn workloads_run_scale_and_drain() {
         let spec = pod["spec"].take();
         json!({ "metadata": { "labels": { "app": name } }, "spec": spec })
     };
-    let deployment = json!({
-        "apiVersion": "apps/v1", "kind": "Deployment",
-        "metadata": { "name": "web" },
-        "spec": {
-            "replicas": 3,
-            "selector": { "matchLabels": { "app": "web" } },
-            "template": template("web", WAITS),
-        },
-    });
-    let deployments = "/apis/apps/v1/namespaces/default/deployments";
-    node.admin().create(deployments, &deployment).unwrap().ok();
+    let mut web = deployment("web", WAITS);
+    web["spec"]["replicas"] = json!(3);
+    node.admin().create(DEPLOYMENTS, &web).unwrap().ok();
     let ready = |number: i64| {
-        let web = || node.admin().get(&format!("{deployments}/web"))["status"].clone();
+        let web = || node.admin().get(&format!("{DEPLOYMENTS}/web"))["status"].clone();
         node.wait(&format!("{number} replicas are ready"), web, |status| {
             status["readyReplicas"].as_i64().unwrap_or_default() == number
                 && status["replicas"].as_i64().unwrap_or_default() == number
@@ -292,14 +285,8 @@ fn workloads_run_scale_and_drain() {
     node.plane.kubectl_text(&["rollout", "status", "deployment", "web", "--timeout=120s"]);
     ready(5);
 
-    let mut work = template("work", "sleep 0.5");
-    work["spec"]["restartPolicy"] = json!("Never");
-    let job = json!({
-        "apiVersion": "batch/v1", "kind": "Job",
-        "metadata": { "name": "work" },
-        "spec": { "completions": 6, "parallelism": 3, "template": work },
-    });
-    node.admin().create("/apis/batch/v1/namespaces/default/jobs", &job).unwrap().ok();
+    let work = job("work", 6, 3, plain("work", "sleep 0.5"));
+    node.admin().create(JOBS, &work).unwrap().ok();
     node.plane.kubectl_text(&["wait", "--for=condition=Complete", "job/work", "--timeout=120s"]);
 
     let daemon = json!({

@@ -4,6 +4,7 @@
 use super::{
     controlplane::Options,
     node::{Node, PODS, WAITS, condition, is_ready, plain, shell},
+    scale::{DEPLOYMENTS, deployment},
     support::{agent::NODE_NAME, say_loudly, skips::skip_without, world::Kind},
     upstream,
 };
@@ -259,16 +260,9 @@ fn resize(node: &Node) {
 
 /// A pod of a Deployment is deleted, and another one takes its place.
 fn deployment_is_replaced(node: &Node) {
-    let template = plain("kept", WAITS);
-    let deployment = json!({
-        "apiVersion": "apps/v1", "kind": "Deployment", "metadata": { "name": "kept" },
-        "spec": {
-            "selector": { "matchLabels": { "app": "kept" } },
-            "template": { "metadata": template["metadata"], "spec": template["spec"] },
-        },
-    });
-    let deployments = "/apis/apps/v1/namespaces/default/deployments";
-    node.admin().create(deployments, &deployment).unwrap().ok();
+    let mut kept = deployment("kept", WAITS);
+    kept["spec"]["replicas"] = json!(1);
+    node.admin().create(DEPLOYMENTS, &kept).unwrap().ok();
     let ready = || {
         let pods = node.admin().get(&format!("{PODS}?labelSelector=app%3Dkept"))["items"].clone();
         let pods = pods.as_array().cloned().unwrap_or_default();

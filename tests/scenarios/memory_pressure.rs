@@ -165,23 +165,6 @@ impl Eater {
     }
 }
 
-/// The kernel tells when tasks wait for memory (PSI), and it is read at once.
-pub fn memory_is_read_when_tasks_wait_for_it(kind: Kind) {
-    if skip_without(&[(Path::new("/proc/pressure/memory").exists(), "a kernel with PSI")]) {
-        return;
-    }
-    let world = World::prepare(kind, &Settings::for_kind(kind));
-    world.agent.add_flag("--v=2".to_owned());
-    world.agent.start();
-    // They read more than the pod may use, and wait for each other's pages to go.
-    let reads = "dd if=/dev/zero of=/large bs=1M count=64; \
-         for n in 1 2 3 4; do while :; do dd if=/large of=/dev/null bs=64k; done & done; wait";
-    let limits = json!({ "limits": { "memory": "16Mi" } });
-    world.drop_pod(&Pod::with_main("waits", reads).set("containers/0/resources", limits));
-    let told = || world.agent.log().contains("tasks wait for memory, which is read now");
-    world.wait_until("the kernel tells", told, |told| *told);
-}
-
 impl Drop for Eater {
     fn drop(&mut self) {
         self.0.kill().unwrap();
@@ -194,6 +177,24 @@ fn available() -> u64 {
     let v1 = Path::new("/sys/fs/cgroup/memory");
     let root = if v1.exists() { v1 } else { Path::new("/sys/fs/cgroup") };
     (memory_kib() * 1024).saturating_sub(working_set(root))
+}
+
+/// The kernel tells the agent when tasks wait for memory (PSI), whose evictions then look at once.
+pub fn the_kernel_tells_that_tasks_wait_for_memory(kind: Kind) {
+    if skip_without(&[(Path::new("/proc/pressure/memory").exists(), "a kernel with PSI")]) {
+        return;
+    }
+    let world = World::prepare(kind, &Settings::for_kind(kind));
+    world.agent.add_flag("--v=2".to_owned());
+    world.agent.start();
+    // They read more than the pod may use, and wait for each other's pages to go.
+    let reads = "dd if=/dev/zero of=/large bs=1M count=64; \
+         for n in 1 2 3 4; do while :; do dd if=/large of=/dev/null bs=64k; done & done; wait";
+    let limits = json!({ "limits": { "memory": "16Mi" } });
+    world.drop_pod(&Pod::with_main("waits", reads).set("containers/0/resources", limits));
+    let told = || world.agent.log().contains("tasks wait for memory: reading it now");
+    world.wait_until("the kernel tells", told, |told| *told);
+    world.finish();
 }
 
 /// Nobody goes for what a process outside pods takes; people are told which one.

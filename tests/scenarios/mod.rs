@@ -277,7 +277,7 @@ macro_rules! real_scenarios {
             memory_restarts::a_threshold_that_is_crossed_at_the_start_is_acted_on,
             memory_pressure::a_process_outside_pods_costs_no_pod_its_life,
             memory_pressure::memory_goes_by_the_configured_signal,
-            memory_pressure::memory_is_read_when_tasks_wait_for_it,
+            memory_pressure::the_kernel_tells_that_tasks_wait_for_memory,
             pid_pressure::a_fork_bomb_affects_no_other_pod,
             disk_pressure::who_fills_the_disk_goes_alone,
             disk_pressure::with_images_apart_who_fills_their_disk_goes,

@@ -7,7 +7,7 @@ use super::{
         controlplane::{Options, link::address_in},
         node::{PODS, WAITS, condition, is_ready, plain},
         scale::DEPLOYMENTS,
-        support::{cri::Cri, pause, process::Stopped},
+        support::{cri::Cri, process::Stopped},
         two_nodes::web_service,
         upstream::Kubelet,
     },
@@ -27,6 +27,8 @@ const NODE: &str = "node2";
 /// The workloads: of a Deployment, a StatefulSet, a DaemonSet and a Job. Each has one pod on
 /// `node2`.
 pub const WORKLOADS: [&str; 4] = ["web", "db", "daemon", "work"];
+/// What is noted of `spec.unschedulable`.
+pub const SCHEDULING: &str = "scheduling on the node";
 /// A pod that is bound to `node2` during a fault.
 pub const LATE: &str = "late";
 
@@ -220,7 +222,7 @@ impl Bench {
     /// Cordons `node2` and evicts pods, as `kubectl drain` does.
     #[track_caller]
     pub fn drain(&self, evicted: &[&Original]) {
-        self.cluster.plane.kubectl_text(&["cordon", NODE]);
+        self.set_unschedulable(true);
         for Original { name, .. } in evicted {
             let metadata = json!({ "name": name });
             let eviction =
@@ -251,14 +253,14 @@ impl Bench {
         running(&self.runtimes[1].containers())
     }
 
-    /// Waits between two looks.
-    pub fn pause(&self) {
-        pause(Duration::from_millis(100));
-    }
-
     /// Lets `node2` take pods again.
     pub fn uncordon(&self) {
-        self.cluster.plane.kubectl_text(&["uncordon", NODE]);
+        self.set_unschedulable(false);
+    }
+
+    fn set_unschedulable(&self, unschedulable: bool) {
+        let patch = json!({ "spec": { "unschedulable": unschedulable } });
+        self.cluster.plane.admin.patch(&format!("/api/v1/nodes/{NODE}"), &patch).unwrap().ok();
     }
 
     /// Whether the agent of `node2` runs.
@@ -395,6 +397,8 @@ impl Bench {
         let mut note = |subject: String, state: &str| facts.insert(subject, state.to_owned());
         let node = self.cluster.node(NODE).unwrap_or_default();
         note("node".to_owned(), node_state(&node));
+        let is_off = node["spec"]["unschedulable"] == true;
+        note(SCHEDULING.to_owned(), if is_off { "off" } else { "on" });
         for effect in ["NoSchedule", "NoExecute"] {
             note(format!("taint {effect}"), taint(&node, effect));
         }
@@ -422,7 +426,6 @@ impl Bench {
             note(format!("pod {LATE}"), pod_state(Some(late)));
         }
         note("db on two nodes".to_owned(), if self.ran_twice().is_some() { "yes" } else { "no" });
-        self.pause();
         facts
     }
 

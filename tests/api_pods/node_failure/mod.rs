@@ -14,12 +14,12 @@ mod rollout;
 mod timeline;
 
 use super::{
-    support::{say_loudly, skips::skip_without},
+    support::{pause, say_loudly, skips::skip_without},
     upstream,
 };
-use bench::{Bench, Candidate, Direction, LATE, Originals, Timings, WORKLOADS};
+use bench::{Bench, Candidate, Direction, LATE, Originals, SCHEDULING, Timings, WORKLOADS};
 use std::{fmt::Write as _, fs, path::Path, time::Duration};
-use timeline::{Timeline, side_by_side};
+use timeline::{Facts, Timeline, side_by_side};
 use tokio::time::Instant;
 
 /// What happens to `node2`.
@@ -172,26 +172,37 @@ impl Fault {
     }
 }
 
-/// An experiment under way: its timeline, and what it looks at.
+/// An experiment under way.
 struct Run<'a> {
     bench: &'a Bench,
-    /// The pods on the node before.
-    originals: Originals,
     began: Instant,
     timeline: Timeline,
 }
 
-impl Run<'_> {
+impl<'a> Run<'a> {
+    fn begin(bench: &'a Bench, mark: &str, facts: Facts) -> Self {
+        Self { bench, began: Instant::now(), timeline: Timeline::begin(mark, facts) }
+    }
+
     fn mark(&mut self, mark: &str) {
         self.timeline.mark(mark, self.began.elapsed());
     }
 
-    /// Notes what changes until something is so.
+    /// Looks, and notes what changes, until something is so.
     #[track_caller]
-    fn watch_until(&mut self, what: &str, accept: impl Fn(&Timeline, Duration) -> bool) {
+    fn watch(
+        &mut self,
+        what: &str,
+        look: impl Fn() -> Facts,
+        accept: impl Fn(&Timeline, Duration) -> bool,
+    ) {
         let begun = Instant::now();
         let deadline = self.bench.timings().deadline();
-        while !accept(&self.timeline, begun.elapsed()) {
+        loop {
+            self.timeline.note(look(), self.began.elapsed());
+            if accept(&self.timeline, begun.elapsed()) {
+                return;
+            }
             if begun.elapsed() > deadline {
                 let table = side_by_side(&[("here", &self.timeline)]);
                 panic!(
@@ -200,8 +211,7 @@ impl Run<'_> {
                     self.bench.log_tail()
                 );
             }
-            let facts = self.bench.observe(&self.originals);
-            self.timeline.note(facts, self.began.elapsed());
+            pause(Duration::from_millis(100));
         }
     }
 }
@@ -231,38 +241,38 @@ impl Experiment {
     fn run(&self, bench: &Bench) -> Timeline {
         let originals = bench.place();
         let [begun, ended] = self.fault.marks();
-        let timeline = Timeline::begin(begun, bench.observe(&originals));
-        let mut run = Run { bench, originals, began: Instant::now(), timeline };
-        self.fault.begin(bench, &run.originals);
-        self.watch_fault(&mut run);
+        let mut run = Run::begin(bench, begun, bench.observe(&originals));
+        self.fault.begin(bench, &originals);
+        self.watch_fault(&mut run, &originals);
         run.mark(ended);
         self.fault.end(bench);
-        run.watch_until("all is well", |timeline, _| {
+        let look = || {
             assert!(bench.agent_runs(), "the agent has ended: {}", bench.log_tail());
-            self.is_over(timeline)
-        });
-        self.check(&run);
+            bench.observe(&originals)
+        };
+        run.watch("all is well", look, |timeline, _| self.is_over(timeline));
+        self.check(&run, &originals);
         bench.clear();
         run.timeline
     }
 
     /// From the beginning of the fault to its end.
-    fn watch_fault(&self, run: &mut Run<'_>) {
+    fn watch_fault(&self, run: &mut Run<'_>, originals: &Originals) {
+        let bench = run.bench;
+        let look = || bench.observe(originals);
         if self.has_late_pod() {
-            run.bench.create_late_pod();
+            bench.create_late_pod();
         }
         match self.length {
             Length::Unnoticed => {
-                let enough = run.bench.timings().unnoticed();
-                run.watch_until("the time is over", |_, elapsed| elapsed >= enough);
+                let enough = bench.timings().unnoticed();
+                run.watch("the time is over", look, |_, elapsed| elapsed >= enough);
             }
             Length::NotReady => {
-                run.watch_until("the pods are marked", |timeline, _| {
-                    self.fault.is_marked(timeline)
-                });
+                run.watch("the pods are marked", look, |now, _| self.fault.is_marked(now));
             }
             Length::Evicted => {
-                run.watch_until("the pods are replaced", |timeline, _| {
+                run.watch("the pods are replaced", look, |timeline, _| {
                     all(timeline, "pod", &EVICTED, "Terminating")
                         && all(timeline, "replacement", &REPLACED, "Ready")
                 });
@@ -270,19 +280,18 @@ impl Experiment {
                 assert_eq!(run.timeline.state("pod daemon"), "not Ready");
             }
             Length::Forced => {
-                run.watch_until("the pods are marked", |timeline, _| {
-                    self.fault.is_marked(timeline)
-                });
+                run.watch("the pods are marked", look, |now, _| self.fault.is_marked(now));
                 run.mark("the pods are deleted by force");
-                run.bench.delete_by_force(&run.originals);
-                run.watch_until("they are replaced", |timeline, _| {
+                bench.delete_by_force(originals);
+                run.watch("they are replaced", look, |timeline, _| {
                     all(timeline, "pod", &WORKLOADS, "gone")
                         && all(timeline, "replacement", &EVICTED, "Ready")
                 });
             }
-            Length::Moved => run.watch_until("the pods are replaced", |timeline, _| {
-                are_replaced(timeline, &EVICTED)
-            }),
+            Length::Moved => {
+                run.watch("the pods are replaced", look, |now, _| are_replaced(now, &EVICTED));
+                assert_eq!(run.timeline.state(SCHEDULING), "off");
+            }
         }
     }
 
@@ -305,12 +314,13 @@ impl Experiment {
         let late = !self.has_late_pod() || timeline.state(&format!("pod {LATE}")) == "Ready";
         pods && late
             && timeline.state("node") == "Ready"
+            && timeline.state(SCHEDULING) == "on"
             && all(timeline, "taint", &["NoSchedule", "NoExecute"], "none")
             && timeline.state("endpoint of the Service") == "ready"
     }
 
     /// What Kubernetes promises, once everything is over.
-    fn check(&self, run: &Run<'_>) {
+    fn check(&self, run: &Run<'_>, originals: &Originals) {
         let (timeline, bench) = (&run.timeline, run.bench);
         let table = side_by_side(&[("here", timeline)]);
         let kept: &[&str] = match self.length {
@@ -319,7 +329,7 @@ impl Experiment {
             Length::Forced => &[],
         };
         for app in kept {
-            assert!(bench.is_unchanged(&run.originals[app]), "{app} has changed\n{table}");
+            assert!(bench.is_unchanged(&originals[app]), "{app} has changed\n{table}");
             assert!(!timeline.has_seen(&format!("container {app}"), "stopped"), "{app}\n{table}");
         }
         match self.length {
@@ -417,11 +427,10 @@ fn both(binary: &Path, timings: Timings, experiments: &[Experiment]) -> Option<V
     });
     let timelines = ours?.into_iter().zip(theirs?);
     let compared = experiments.iter().zip(timelines).map(|(experiment, (ours, theirs))| {
-        let first = match experiment.length {
-            Length::Moved => 0,
-            Length::Unnoticed | Length::NotReady | Length::Evicted | Length::Forced => {
-                ours.phases() - 1
-            }
+        let first = match experiment.fault {
+            // The controllers see what is wrong, and the agent mends it.
+            Fault::AgentStopped | Fault::Cut(_) => ours.phases() - 1,
+            Fault::RuntimeStopped | Fault::RuntimeHung | Fault::Drained => 0,
         };
         Compared { title: experiment.title, ours, theirs, first }
     });

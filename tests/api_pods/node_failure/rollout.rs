@@ -7,15 +7,13 @@ use super::{
         scale::{DEPLOYMENTS, JOBS, deployment, job},
         support::say_loudly,
     },
+    Run,
     bench::{Bench, Candidate, Timings},
-    timeline::{Facts, Timeline, side_by_side},
+    timeline::{Facts, Timeline},
 };
 use serde_json::{Value, json};
-use std::time::Duration;
-use tokio::time::Instant;
 
 pub const TITLE: &str = "Many pods come and go";
-const SLOWEST_STEP: Duration = Duration::from_secs(300);
 const COMPLETIONS: usize = 50;
 
 /// Pods of the Deployment that are to run.
@@ -30,83 +28,63 @@ struct Wanted {
 pub fn timeline(candidate: &Candidate) -> Option<Timeline> {
     let bench = Bench::start(candidate, Timings::Real)?;
     bench.use_node_alone();
-    let mut play = Play {
-        bench: &bench,
-        began: Instant::now(),
-        timeline: Timeline::begin("nothing runs", Facts::new()),
-    };
-    play.step("a Deployment has 30 replicas", |bench| {
+    let mut run = Run::begin(&bench, "nothing runs", Facts::new());
+    run.step("a Deployment has 30 replicas", || {
         let mut web = deployment("web", WAITS);
         web["spec"]["replicas"] = json!(30);
         web["spec"]["template"]["metadata"]["labels"]["version"] = json!("1");
         bench.create(DEPLOYMENTS, &web);
     });
-    play.until_so(&[HALF, ALL], Wanted { replicas: 30, version: "1" });
-    play.step("their template changes", |bench| {
+    run.wait_for_pods(&[HALF, ALL], Wanted { replicas: 30, version: "1" });
+    run.step("their template changes", || {
         let labels = json!({ "labels": { "version": "2" } });
         bench.change_web(&json!({ "spec": { "template": { "metadata": labels } } }));
     });
     let everything = [HALF, ALL, OTHER_PODS, OTHER_CONTAINERS];
-    play.until_so(&everything, Wanted { replicas: 30, version: "2" });
+    run.wait_for_pods(&everything, Wanted { replicas: 30, version: "2" });
     for (mark, replicas, subjects) in [
         ("80 replicas are wanted", 80, [HALF, ALL]),
         ("no replica is wanted", 0, [OTHER_PODS, OTHER_CONTAINERS]),
     ] {
-        play.step(mark, |bench| bench.change_web(&json!({ "spec": { "replicas": replicas } })));
-        play.until_so(&subjects, Wanted { replicas, version: "2" });
+        run.step(mark, || bench.change_web(&json!({ "spec": { "replicas": replicas } })));
+        run.wait_for_pods(&subjects, Wanted { replicas, version: "2" });
     }
-    play.step("a Job has 50 completions, 10 pods at a time", |bench| {
+    run.step("a Job has 50 completions, 10 pods at a time", || {
         bench.create(JOBS, &job("work", COMPLETIONS, 10, plain("work", "exit 0")));
     });
-    play.until(&[HALF_COMPLETE, ALL_COMPLETE], |bench| completions(&bench.pods()));
-    let timeline = play.timeline;
+    let completions = || completions(&bench.pods());
+    run.wait_for(&[HALF_COMPLETE, ALL_COMPLETE], completions);
+    let timeline = run.timeline;
     bench.finish();
     Some(timeline)
 }
 
-struct Play<'a> {
-    bench: &'a Bench,
-    began: Instant,
-    timeline: Timeline,
-}
-
-impl Play<'_> {
-    fn step(&mut self, mark: &str, act: impl FnOnce(&Bench)) {
+impl Run<'_> {
+    fn step(&mut self, mark: &str, act: impl FnOnce()) {
         // A run of many minutes shows how far it is.
         say_loudly(&format!("{:.1?}: {mark}", self.began.elapsed()));
-        self.timeline.mark(mark, self.began.elapsed());
+        self.mark(mark);
         self.timeline.forget();
-        act(self.bench);
+        act();
     }
 
+    /// Notes when these facts about the pods come true, and waits for all of them.
     #[track_caller]
-    fn until_so(&mut self, subjects: &[&str], wanted: Wanted) {
-        self.until(subjects, |bench| {
+    fn wait_for_pods(&mut self, subjects: &[&str], wanted: Wanted) {
+        let bench = self.bench;
+        self.wait_for(subjects, || {
             let mut facts = wanted.facts(bench);
             facts.retain(|subject, _| subjects.contains(&&**subject));
             facts
         });
     }
 
-    /// Notes facts until there is one about each of the subjects.
+    /// Looks until there is a fact about each of the subjects.
     #[track_caller]
-    fn until(&mut self, subjects: &[&str], look: impl Fn(&Bench) -> Facts) {
-        let begun = Instant::now();
-        loop {
-            let facts = look(self.bench);
-            let is_over = subjects.iter().all(|subject| facts.contains_key(*subject));
-            self.timeline.note(facts, self.began.elapsed());
-            if is_over {
-                return;
-            }
-            assert!(
-                begun.elapsed() < SLOWEST_STEP,
-                "not within {SLOWEST_STEP:?}:\n{}\n--- the agent's log: {}",
-                side_by_side(&[("here", &self.timeline)]),
-                self.bench.log_tail()
-            );
-            self.bench.pause();
-        }
+    fn wait_for(&mut self, subjects: &[&str], look: impl Fn() -> Facts) {
+        self.watch("the pods are as they are wanted", look, |timeline, _| {
+            subjects.iter().all(|subject| !timeline.state(subject).is_empty())
+        });
     }
 }
 
@@ -118,7 +96,7 @@ const HALF_COMPLETE: &str = "half of the completions";
 const ALL_COMPLETE: &str = "all completions";
 
 impl Wanted {
-    /// What is as it has to be.
+    /// The goals that are reached.
     fn facts(self, bench: &Bench) -> Facts {
         // The pods are read first: a container that still runs after that has no object.
         let pods = bench.pods();

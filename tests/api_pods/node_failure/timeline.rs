@@ -262,6 +262,19 @@ mod tests {
         assert_eq!(slow.slower_than(&fast, 0, at(7)), Vec::<String>::new());
         let late = slow.slower_than(&fast, 1, at(6));
         assert_eq!(late, ["pod web Ready: 9.0 s, and 2.0 s in the other one"]);
-        assert_eq!(slow.slower_than(&fast, 2, at(6)), Vec::<String>::new());
+    }
+
+    #[test]
+    fn phases_are_compared_from_the_first_that_counts() {
+        let well = facts(&[("node", "Ready")]);
+        let mut noticed = Timeline::begin("hangs", well.clone());
+        noticed.note(facts(&[("node", "not Ready")]), at(30));
+        noticed.mark("goes on", at(40));
+        let mut unnoticed = Timeline::begin("hangs", well);
+        unnoticed.mark("goes on", at(40));
+        // What has not changed in the other one took no time there.
+        let late = noticed.slower_than(&unnoticed, 0, at(5));
+        assert_eq!(late, ["node not Ready: 30.0 s, and 0.0 s in the other one"]);
+        assert_eq!(noticed.slower_than(&unnoticed, 1, at(5)), Vec::<String>::new());
     }
 }

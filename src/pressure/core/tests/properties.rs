@@ -170,7 +170,7 @@ fn names(victims: &[Victim<'_>]) -> Vec<String> {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 400, failure_persistence: None, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig::with_cases(400))]
 
     #[test]
     fn no_series_of_readings_makes_a_condition_flap_or_acts_twice(looks in looks()) {
