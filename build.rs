@@ -5,10 +5,11 @@
 use std::{path::Path, process::Command};
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
-    const PROTOS: [&str; 6] = [
+    const PROTOS: [&str; 7] = [
         "proto/cri_runtime_v1.proto",
         "proto/containerd_events.proto",
         "proto/containerd_tasks.proto",
+        "proto/containerd_task_service.proto",
         "proto/containerd_containers.proto",
         "proto/containerd_snapshots.proto",
         "proto/grpc_health.proto",

@@ -10,7 +10,10 @@ use super::{
     names::{self, DRIVERS, PARENTS},
     tree::{CgroupPlace, blocking, timed},
 };
-use crate::beneath::{self, Removal, Slice};
+use crate::{
+    beneath::{self, Removal, Slice},
+    model::ContainerId,
+};
 use nix::{
     errno::Errno,
     fcntl::{OFlag, open, openat},
@@ -56,12 +59,40 @@ impl Cgroups {
         Ok(any)
     }
 
+    /// Sends SIGKILL to every process of a container of the pod, without the runtime. Does not wait
+    /// for their deaths. Returns whether there was a process to kill.
+    ///
+    /// # Errors
+    /// As [`Self::kill_pod`].
+    pub fn kill_container(
+        &self,
+        pod: &[impl AsRef<str>],
+        id: &ContainerId,
+    ) -> Result<bool, CgroupError> {
+        if !self.is_managed() {
+            return Ok(false);
+        }
+        let mut cgroups = Vec::new();
+        for directory in self.places(pod).iter().flat_map(|place| self.all_paths(place)) {
+            cgroups.extend(children(&directory)?);
+        }
+        cgroups.retain(|path| {
+            path.file_name().and_then(|name| name.to_str()).is_some_and(|name| id.has_cgroup(name))
+        });
+        let Some(first) = cgroups.first() else { return Ok(false) };
+        signal_rounds(first, || {
+            let mut pids = BTreeSet::new();
+            cgroups.iter().try_for_each(|path| collect_processes(path, &mut pids))?;
+            Ok(pids)
+        })
+    }
+
     fn kill_place(&self, place: &CgroupPlace) -> Result<bool, CgroupError> {
         if !self.is_inhabited(place)? {
             return Ok(false);
         }
         let Some(directory) = self.freezer_path(place) else {
-            return self.signal_rounds(place).map(|()| true);
+            return self.signal_place(place);
         };
         // One write, race-free and recursive (v2, Linux 5.14).
         match write_file(&directory.join("cgroup.kill"), "1") {
@@ -74,9 +105,9 @@ impl Cgroups {
         }
         // Frozen processes can't fork away from the signal; it takes effect when they thaw.
         set_frozen(&directory, true);
-        let signalled = self.signal_rounds(place);
+        let signalled = self.signal_place(place);
         let thawed = thaw_tree(&directory);
-        signalled.and(thawed).map(|()| true)
+        thawed.and(signalled)
     }
 
     /// Removes the pod's cgroup in every hierarchy, also those that only the runtime made cgroups
@@ -232,31 +263,36 @@ impl Cgroups {
         })
     }
 
-    fn signal_rounds(&self, place: &CgroupPlace) -> Result<(), CgroupError> {
-        let mut signalled = BTreeSet::new();
-        for _ in 0..ROUNDS {
-            let mut new = false;
-            for pid in self.processes_in(place)? {
-                new |= signalled.insert(pid);
-                match kill(Pid::from_raw(pid), Signal::SIGKILL) {
-                    Ok(()) | Err(Errno::ESRCH) => {}
-                    Err(errno) => {
-                        let path = self.all_paths(place).next().unwrap_or_default();
-                        let source = io::Error::from(errno);
-                        return Err(CgroupError::Io {
-                            operation: "kill a process of",
-                            path,
-                            source,
-                        });
-                    }
+    fn signal_place(&self, place: &CgroupPlace) -> Result<bool, CgroupError> {
+        let path = self.all_paths(place).next().unwrap_or_default();
+        signal_rounds(&path, || self.processes_in(place)).map(|_| true)
+    }
+}
+
+/// Sends SIGKILL until there is no process that has not had it. `cgroup` is for the error. Returns
+/// whether there was one.
+fn signal_rounds(
+    cgroup: &Path,
+    processes: impl Fn() -> Result<BTreeSet<i32>, CgroupError>,
+) -> Result<bool, CgroupError> {
+    let mut signalled = BTreeSet::new();
+    for _ in 0..ROUNDS {
+        let mut new = false;
+        for pid in processes()? {
+            new |= signalled.insert(pid);
+            match kill(Pid::from_raw(pid), Signal::SIGKILL) {
+                Ok(()) | Err(Errno::ESRCH) => {}
+                Err(errno) => {
+                    let (path, source) = (cgroup.to_owned(), io::Error::from(errno));
+                    return Err(CgroupError::Io { operation: "kill a process of", path, source });
                 }
             }
-            if !new {
-                break;
-            }
         }
-        Ok(())
+        if !new {
+            break;
+        }
     }
+    Ok(!signalled.is_empty())
 }
 
 /// Freezing only narrows a race, so a refusal is no reason not to send the signals.

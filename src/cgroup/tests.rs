@@ -563,6 +563,14 @@ async fn v1_pod_is_made_limited_killed_and_removed_for_real() {
     assert_eq!(file("pids", &in_pod("pids.max")), "100");
     assert_ne!(file("cpuset", &in_pod("cpuset.cpus")), "");
 
+    let one = root.paths("kubepods/burstable/pod0123/one");
+    root.spawn_in(&one);
+    assert!(!cgroups.kill_container(&name, &"other".into()).unwrap());
+    assert!(cgroups.kill_container(&name, &"one".into()).unwrap());
+    for mut child in root.children.drain(..) {
+        child.wait().unwrap();
+    }
+    assert!(!cgroups.kill_container(&name, &"one".into()).unwrap());
     // As the runtime does it: a cgroup below the pod's in every hierarchy, one of them paused.
     let containers = root.paths("kubepods/burstable/pod0123/container");
     root.spawn_in(&containers);

@@ -91,6 +91,12 @@ impl CriError {
         Self::Other { code: format!("{:?}", status.code()), message }
     }
 
+    /// Whether the runtime would have done it if something else had been so.
+    #[must_use]
+    pub fn is_failed_precondition(&self) -> bool {
+        matches!(self, Self::Other { code, .. } if code == "FailedPrecondition")
+    }
+
     /// The message alone, which is what container statuses show.
     #[must_use]
     pub fn message(&self) -> String {

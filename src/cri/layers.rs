@@ -133,7 +133,7 @@ impl RuntimeClient {
     }
 }
 
-fn in_namespace<T>(message: T) -> tonic::Request<T> {
+pub(super) fn in_namespace<T>(message: T) -> tonic::Request<T> {
     let mut request = tonic::Request::new(message);
     let namespace = tonic::metadata::MetadataValue::from_static(NAMESPACE);
     request.metadata_mut().insert("containerd-namespace", namespace);

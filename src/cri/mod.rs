@@ -19,6 +19,7 @@ mod images;
 mod layers;
 mod stats;
 mod streaming;
+mod tasks;
 pub mod to_cri;
 
 pub use client::{ListFilter, Readiness, RuntimeClient, RuntimeVersion};
@@ -55,6 +56,10 @@ pub mod containerd {
     /// The snapshot service.
     pub mod snapshots {
         tonic::include_proto!("containerd.services.snapshots.v1");
+    }
+    /// The task service.
+    pub mod tasks {
+        tonic::include_proto!("containerd.services.tasks.v1");
     }
     /// What its envelopes carry.
     pub mod events {

@@ -53,6 +53,16 @@ string_id! {
     ContainerId
 }
 
+impl ContainerId {
+    /// Whether a directory with this name is the cgroup of the container: `<id>`,
+    /// `cri-containerd-<id>.scope`, `crio-<id>.scope`.
+    #[must_use]
+    pub fn has_cgroup(&self, directory: &str) -> bool {
+        let name = directory.strip_suffix(".scope").unwrap_or(directory);
+        name.strip_suffix(self.as_str()).is_some_and(|rest| rest.is_empty() || rest.ends_with('-'))
+    }
+}
+
 /// A pod's full name. For static pods the name carries the node's name as suffix already.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct PodKey {

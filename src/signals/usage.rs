@@ -381,11 +381,10 @@ impl<'a> ContainerCgroups<'a> {
         Self { pod, names: names.collect() }
     }
 
-    /// The cgroup of a container: `<id>`, `cri-containerd-<id>.scope`, `crio-<id>.scope`. `None`
-    /// when it does not run.
+    /// The cgroup of a container. `None` when it does not run.
     #[must_use]
     pub fn find(&self, id: &ContainerId) -> Option<CgroupDirs> {
-        let name = self.names.iter().find(|name| is_of(name, id))?;
+        let name = self.names.iter().find(|name| id.has_cgroup(name))?;
         Some(self.pod.child(name))
     }
 
@@ -397,10 +396,4 @@ impl<'a> ContainerCgroups<'a> {
         let pid = below.chain([pod.clone()]).find_map(|cgroup| any_process(&cgroup));
         pid.map(|pid| network(proc, &pid)).unwrap_or_default()
     }
-}
-
-/// Whether a cgroup's directory is that of a container.
-fn is_of(name: &str, id: &ContainerId) -> bool {
-    let name = name.strip_suffix(".scope").unwrap_or(name);
-    name.strip_suffix(id.as_str()).is_some_and(|rest| rest.is_empty() || rest.ends_with('-'))
 }

@@ -26,6 +26,32 @@ pub fn a_container_that_cannot_be_stopped_ends_with_its_sandbox(kind: Kind) {
     world.finish();
 }
 
+/// containerd takes a container for ended whose start was cut short, and does not remove it because
+/// it runs. Here it is started behind the back of CRI.
+pub fn a_container_that_has_ended_and_runs_is_removed(kind: Kind) {
+    let world = World::start(kind);
+    let script = "[ ! -e /ran ] || exec sleep 1000; touch /ran";
+    let pod = Pod::running("web").container("once", script).set("restartPolicy", "OnFailure");
+    world.drop_pod(&pod);
+    world.wait("it has ended", |status| {
+        let ended = |one: &serde_json::Value| {
+            one["name"] == "once" && one["state"]["terminated"].is_object()
+        };
+        status.pod("web").is_some_and(|pod| {
+            let status = serde_json::to_value(&pod.status).unwrap();
+            status["containerStatuses"].as_array().is_some_and(|all| all.iter().any(ended))
+        })
+    });
+    let containers = world.cri.containers();
+    let is_once =
+        |one: &&v1::Container| one.metadata.as_ref().is_some_and(|data| data.name == "once");
+    let id = &containers.iter().find(is_once).unwrap().id;
+    world.runtime.containerd().ctr(&["task", "start", "--detach", "--null-io", id]);
+    world.remove("web.yaml");
+    world.wait_gone("web");
+    world.finish();
+}
+
 pub fn a_hung_call_holds_up_only_its_pod(kind: Kind) {
     for method in ["RunPodSandbox", "CreateContainer", "StartContainer"] {
         let world = World::start_with(kind, &Settings::for_kind(kind).kubelet(IMPATIENT));

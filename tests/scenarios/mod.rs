@@ -197,6 +197,7 @@ pub(crate) use shared_scenarios;
 macro_rules! real_scenarios {
     ($tier:ident) => {
         $tier! {
+            faults::a_container_that_has_ended_and_runs_is_removed,
             fields::environment_and_command,
             fields::missing_limits_read_as_allocatable,
             fields::names_and_dns,

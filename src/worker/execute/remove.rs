@@ -4,8 +4,10 @@ use super::{Host, HostError, Request, blocking, nfs};
 use crate::{
     beneath::{Removal, Slice},
     blocking::{CGROUPS, PODS, REMOVALS, UNMOUNTS},
+    cgroup::CgroupError,
+    cri::CriError,
     hostfiles::HostFiles,
-    model::{CollectOrdered as _, PodKey, PodUid},
+    model::{CollectOrdered as _, ContainerId, PodKey, PodUid},
     plan::{Outcome, RemoveContainer, RemoveSandbox, Step},
     podspec::pod_cgroup_name,
     volume::Volumes,
@@ -32,12 +34,46 @@ pub(super) async fn container(host: &Host, request: &Request, remove: &RemoveCon
         }
     }
     let deadline = host.settings.request_timeout;
-    let call = Box::pin(host.runtime.remove_container(&remove.id));
-    let step = Step::RemoveContainer { id: remove.id.clone() };
-    if let Err(error) = request.awaited("RemoveContainer", deadline, call).await {
+    let call = || Box::pin(host.runtime.remove_container(&remove.id));
+    let mut removed = request.awaited("RemoveContainer", deadline, call()).await;
+    if removed.as_ref().is_err_and(CriError::is_failed_precondition)
+        && end_task(host, request, &remove.id).await
+    {
+        removed = request.awaited("RemoveContainer", deadline, call()).await;
+    }
+    if let Err(error) = removed {
+        let step = Step::RemoveContainer { id: remove.id.clone() };
         return Outcome::Failed(request.failure(step, "RemoveContainerError", error.message()));
     }
     Outcome::ContainerRemoved { uid: remove.uid.clone(), id: remove.id.clone() }
+}
+
+/// Ends what the runtime still has of a container that has ended by its own word. containerd 1.6 says
+/// that such a container can't be removed because it runs, if its start was cut short by the death of
+/// whoever asked for it, and would say so for ever. Returns whether nothing of it is left: processes
+/// that were killed now may not be dead yet.
+async fn end_task(host: &Host, request: &Request, id: &ContainerId) -> bool {
+    let (cgroups, uid, container) = (host.cgroups.clone(), request.uid.clone(), id.clone());
+    let killed = blocking(&CGROUPS, move || {
+        let mut any = false;
+        for pod in cgroups.list_pods()?.into_iter().filter(|pod| pod.uid == uid) {
+            any |= cgroups.kill_container(&pod.name, &container)?;
+        }
+        Ok::<_, CgroupError>(any)
+    });
+    match killed.await {
+        Ok(false) => {}
+        Ok(true) => {
+            tracing::warn!(pod = %request.key, container = %id, "it has ended for the runtime, but it ran: its processes were killed");
+        }
+        Err(error) => {
+            tracing::warn!(pod = %request.key, container = %id, err = %error.message(), "cannot kill its processes");
+        }
+    }
+    let deleted = host.runtime.delete_task(id, host.settings.request_timeout).await;
+    deleted
+        .inspect_err(|err| tracing::debug!(container = %id, %err, "cannot delete its task"))
+        .is_ok()
 }
 
 pub(super) async fn sandbox(host: &Host, request: &Request, remove: &RemoveSandbox) -> Outcome {
