@@ -116,10 +116,10 @@ pub enum Row {
 /// kubelet's only way is the second; the floor has the image in both.
 pub const UPDATES: [&str; 2] = ["as by default", "prepareUpdates: false"];
 /// How often Prometheus reads a node.
+pub const SCRAPE_PERIODS: [Duration; 2] = [Duration::from_secs(15), Duration::from_secs(1)];
 /// At least this many scrapes, and as long without them. The CPU time of the runtime's shims varies: in
 /// a shorter window, that would be a large part of the difference.
 pub const SCRAPES: u32 = 16;
-pub const SCRAPE_PERIODS: [Duration; 2] = [Duration::from_secs(15), Duration::from_secs(1)];
 /// Of the image.
 pub const UPDATE_MIB: u64 = 64;
 

@@ -91,7 +91,8 @@ impl CriError {
         Self::Other { code: format!("{:?}", status.code()), message }
     }
 
-    /// Whether the runtime would have done it if something else had been so.
+    /// Whether the runtime refuses because of the state that an object is in (gRPC's
+    /// `FAILED_PRECONDITION`).
     #[must_use]
     pub fn is_failed_precondition(&self) -> bool {
         matches!(self, Self::Other { code, .. } if code == "FailedPrecondition")

@@ -48,10 +48,10 @@ pub(super) async fn container(host: &Host, request: &Request, remove: &RemoveCon
     Outcome::ContainerRemoved { uid: remove.uid.clone(), id: remove.id.clone() }
 }
 
-/// Ends what the runtime still has of a container that has ended by its own word. containerd 1.6 says
-/// that such a container can't be removed because it runs, if its start was cut short by the death of
-/// whoever asked for it, and would say so for ever. Returns whether nothing of it is left: processes
-/// that were killed now may not be dead yet.
+/// Ends what runs of a container that CRI shows as ended. If the agent dies during StartContainer,
+/// containerd 1.6 may show the container as ended and keep its task. It then refuses to remove the
+/// container because it runs, however often it is asked. Returns whether the task is deleted. A
+/// process that was killed may not be dead yet; the next attempt deletes its task.
 async fn end_task(host: &Host, request: &Request, id: &ContainerId) -> bool {
     let (cgroups, uid, container) = (host.cgroups.clone(), request.uid.clone(), id.clone());
     let killed = blocking(&CGROUPS, move || {
@@ -64,7 +64,7 @@ async fn end_task(host: &Host, request: &Request, id: &ContainerId) -> bool {
     match killed.await {
         Ok(false) => {}
         Ok(true) => {
-            tracing::warn!(pod = %request.key, container = %id, "it has ended for the runtime, but it ran: its processes were killed");
+            tracing::warn!(pod = %request.key, container = %id, "the runtime showed the container as ended while its processes ran: they were killed");
         }
         Err(error) => {
             tracing::warn!(pod = %request.key, container = %id, err = %error.message(), "cannot kill its processes");
